@@ -1,0 +1,13 @@
+# Debian 12 / Ubuntu 24.04 packages; ./deploy/dependencies installs them.
+find_package(PkgConfig REQUIRED)
+find_package(Protobuf REQUIRED)
+pkg_check_modules(GRPCPP REQUIRED IMPORTED_TARGET grpc++)
+find_library(GRPCPP_REFLECTION_LIBRARY grpc++_reflection REQUIRED)
+find_program(GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
+find_package(absl REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(SQLite3 REQUIRED)
+find_package(prometheus-cpp REQUIRED)

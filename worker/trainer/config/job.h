@@ -1,0 +1,103 @@
+// The job file as typed structs: the resolved JobSpec of proto/mp/v1/job.proto in proto3 JSON (snake_case). Field
+// meanings, units and defaults are documented there; an absent field takes the same default here, so that a
+// hand-written job file works as well.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "worker/trainer/json/json.h"
+
+namespace mp::trainer {
+
+struct LossScaleConfig {
+  enum class Mode { kNone, kDynamic, kStatic };
+  Mode mode = Mode::kNone;
+  double init_scale = 65536.0;
+  double growth_factor = 2.0;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;
+  double scale = 1.0;  // kStatic
+};
+
+// Delayed scaling as Transformer Engine defines it.
+struct Fp8Config {
+  enum class Format { kHybrid, kE4M3 };
+  enum class AmaxComputeAlgo { kMax, kMostRecent };
+  Format format = Format::kHybrid;
+  int amax_history_len = 32;
+  AmaxComputeAlgo amax_compute_algo = AmaxComputeAlgo::kMax;
+  int margin = 0;
+};
+
+struct PrecisionConfig {
+  enum class Policy { kFP32, kBF16, kFP16, kFP8 };
+  Policy policy = Policy::kFP32;
+  c10::ScalarType param_dtype = c10::ScalarType::Float;
+  c10::ScalarType reduce_dtype = c10::ScalarType::Float;
+  c10::ScalarType buffer_dtype = c10::ScalarType::Float;
+  LossScaleConfig loss_scale;
+  Fp8Config fp8;  // read only with Policy::kFP8
+};
+
+struct ModelConfig {
+  JsonValue hf_config;      // object of HF config keys; null when config_path is set
+  std::string config_path;  // folder with config.json
+  std::string init_from;    // empty: random
+};
+
+struct DataSourceConfig {
+  enum class Format { kText };
+  std::string path;
+  Format format = Format::kText;
+};
+
+struct DataConfig {
+  std::vector<DataSourceConfig> train;
+  std::vector<DataSourceConfig> eval;
+  int64_t sequence_length = 512;  // tokens
+};
+
+struct TrainingConfig {
+  enum class LrSchedule { kLinear, kCosine, kConstant };
+  enum class EvalStrategy { kNo, kSteps };
+  int64_t max_steps = 0;
+  int64_t per_device_train_batch_size = 8;
+  int64_t per_device_eval_batch_size = 8;
+  int64_t gradient_accumulation_steps = 1;
+  double learning_rate = 5e-5;
+  LrSchedule lr_schedule = LrSchedule::kLinear;
+  int64_t warmup_steps = 0;
+  double min_lr_ratio = 0;
+  double weight_decay = 0;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
+  double max_grad_norm = 1.0;  // 0: off
+  EvalStrategy eval_strategy = EvalStrategy::kNo;
+  int64_t eval_steps = 0;
+  int64_t save_steps = 0;  // 0: only after the last step
+  int64_t logging_steps = 10;
+  int64_t seed = 42;
+  std::string output_dir;
+  std::string resume_from_checkpoint = "none";  // none | latest | path
+};
+
+struct JobConfig {
+  std::string name;
+  ModelConfig model;
+  PrecisionConfig precision;
+  DataConfig data;
+  TrainingConfig training;
+};
+
+// Reads a job file. Throws BadConfig that names every offending field with its path and what would be right.
+JobConfig ParseJob(const std::string& json_text);
+
+// The job with every default filled in, in the form that ParseJob reads.
+std::string JobToJson(const JobConfig& job);
+
+}  // namespace mp::trainer
