@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/trainer/data/loader.h"
+#include "worker/trainer/checkpoint/file_system.h"
 #include "worker/trainer/json/json.h"
 
 namespace mp::trainer {
@@ -50,7 +50,8 @@ struct CheckpointInfo {
 // visible behind, and every rank returns false. Throws TrainerError(kCheckpoint) with path and errno's text on every rank.
 bool SaveCheckpoint(const std::string& output_dir, int64_t step, int attempt, const std::vector<TensorSlice>& slices,
                     const ReplicatedState& state, const CheckpointGroup& group,
-                    const std::function<bool(const std::string& path)>& permit, CheckpointInfo* info);
+                    const std::function<bool(const std::string& path)>& permit, CheckpointInfo* info,
+                    FileSystem* file_system = RealFileSystem());
 
 // Newest first by (step, attempt); only directories that were made visible.
 std::vector<std::string> ListCheckpoints(const std::string& output_dir);

@@ -1,0 +1,65 @@
+// A linear layer whose three GEMMs take FP8 operands under delayed scaling.
+//
+//   forward    y  = q(x) q(W)^T / (s_x s_W)        q to the forward format (E4M3)
+//   backward   dx = q(dy) q(W) / (s_dy s_W)        dy to the backward format (E5M2 under HYBRID)
+//              dW = q(dy)^T q(x) / (s_dy s_x)
+// Products are exact, sums fp32, results rounded to x's type. x is kept for backward as one byte an element; W is quantised again in
+// backward with the scale of the forward, so that no rank holds an FP8 copy of a whole model.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+#include "worker/trainer/precision/fp8/formats.h"
+
+namespace mp::trainer::fp8 {
+
+// One tensor's part in a step. The scale and the history live in the context; a cast raises `amax`.
+struct TensorState {
+  float scale = 1.0F;  // for the next cast
+  float amax = 0.0F;   // slot 0 of the history: over all casts since the last update
+
+  // Since BeginStep.
+  float step_scale = 1.0F;
+  float step_amax = 0.0F;
+  int64_t elements = 0;
+  int64_t underflows = 0;
+  int64_t overflows = 0;
+};
+
+class LinearState {
+ public:
+  LinearState(std::string name, Format forward, Format backward, const bool* training)
+      : name_(std::move(name)), forward_(forward), backward_(backward), training_(training) {}
+
+  const std::string& name() const { return name_; }
+  Format forward_format() const { return forward_; }
+  Format backward_format() const { return backward_; }
+  TensorState& input() { return input_; }
+  TensorState& weight() { return weight_; }
+  TensorState& grad_output() { return grad_output_; }
+
+  // Quantises and, when training, records.
+  Quantised Cast(const at::Tensor& x, TensorState* state, Format format) const;
+
+ private:
+  std::string name_;
+  Format forward_;
+  Format backward_;
+  const bool* training_;  // the context's
+  TensorState input_;
+  TensorState weight_;
+  TensorState grad_output_;
+};
+
+// x [..., in] with a product of leading dims that is a multiple of 16, weight [out, in], bias [out] or undefined, all of one
+// type. `state` must outlive the backward pass. Differentiable.
+at::Tensor Fp8Linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, LinearState* state);
+
+// Empty when a linear of these dims can run in FP8, else why not. The rules of _scaled_mm on CUDA, held on every device: all of
+// out, in and tokens are multiples of 16, since each is the inner or a leading dimension of one of the three GEMMs.
+std::string WhyNotEligible(int64_t out_features, int64_t in_features, int64_t tokens);
+
+}  // namespace mp::trainer::fp8

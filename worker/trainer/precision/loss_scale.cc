@@ -1,0 +1,46 @@
+#include "worker/trainer/precision/loss_scale.h"
+
+#include <ATen/ops/_amp_update_scale.h>
+#include <ATen/ops/full.h>
+
+namespace mp::trainer {
+namespace {
+
+double InitialScale(const LossScaleConfig& config) {
+  switch (config.mode) {
+    case LossScaleConfig::Mode::kDynamic:
+      return config.init_scale;
+    case LossScaleConfig::Mode::kStatic:
+      return config.scale;
+    case LossScaleConfig::Mode::kNone:
+      break;
+  }
+  return 1.0;
+}
+
+}  // namespace
+
+LossScaler::LossScaler(const LossScaleConfig& config)
+    : config_(config),
+      scale_(at::full({}, InitialScale(config), at::TensorOptions().dtype(at::kFloat))),
+      growth_tracker_(at::full({}, 0, at::TensorOptions().dtype(at::kInt))) {}
+
+void LossScaler::Update(const at::Tensor& found_inf) {
+  if (config_.mode != LossScaleConfig::Mode::kDynamic) return;
+  at::_amp_update_scale_(scale_, growth_tracker_, found_inf, config_.growth_factor, config_.backoff_factor,
+                         config_.growth_interval);
+}
+
+JsonValue LossScaler::State() const {
+  return JsonValue::Object{{"mode", static_cast<int>(config_.mode)},
+                           {"scale", static_cast<double>(scale_.item<float>())},
+                           {"growth_tracker", growth_tracker_.item<int>()}};
+}
+
+void LossScaler::LoadState(const JsonValue& state) {
+  if (state.At("mode").AsInteger() != static_cast<int>(config_.mode)) return;
+  scale_.fill_(state.At("scale").AsDouble());
+  growth_tracker_.fill_(state.At("growth_tracker").AsInteger());
+}
+
+}  // namespace mp::trainer
