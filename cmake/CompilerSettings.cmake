@@ -26,6 +26,7 @@ target_compile_options(mp_compiler_settings INTERFACE
   -Wall -Wextra -Wpedantic -Werror -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough
   -fno-omit-frame-pointer)
 target_include_directories(mp_compiler_settings INTERFACE "${CMAKE_SOURCE_DIR}")
+target_compile_definitions(mp_compiler_settings INTERFACE MP_VERSION="${PROJECT_VERSION}")
 find_package(Threads REQUIRED)
 target_link_libraries(mp_compiler_settings INTERFACE Threads::Threads)
 

@@ -1,0 +1,36 @@
+// One rank's training run: from a job and a process group to the last checkpoint.
+//
+//   Trainer trainer(job, attempt, resume_from, collectives, reporter);
+//   trainer.Run();
+//
+// Throws TrainerError with the cause on every failure. Thread-safety: one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "worker/trainer/config/job.h"
+#include "worker/trainer/report/reporter.h"
+#include "worker/trainer/sharding/collectives.h"
+
+namespace mp::trainer {
+
+class Trainer {
+ public:
+  // `resume_from`: none | latest | path of one checkpoint. `collectives` and `reporter` are not owned and must outlive this.
+  Trainer(const JobConfig& job, int attempt, std::string resume_from, Collectives* collectives, Reporter* reporter);
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  void Run();
+  // The step at work, for error reports; may be read from another thread.
+  int64_t step() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace mp::trainer
