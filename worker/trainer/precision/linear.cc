@@ -3,6 +3,8 @@
 #include <ATen/ops/sum.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <optional>
+
 #include "worker/trainer/precision/gemm.h"
 
 namespace mp::trainer {
@@ -13,12 +15,12 @@ using torch::autograd::variable_list;
 
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
     const at::Tensor rows = x.reshape({-1, x.size(-1)});
     at::Tensor y = MatMul(rows, false, weight, true, 1.0F, x.scalar_type());
-    if (bias.defined()) AddBias(&y, bias);
+    if (bias) AddBias(&y, *bias);
     ctx->save_for_backward({rows, weight});
-    ctx->saved_data["has_bias"] = bias.defined();
+    ctx->saved_data["has_bias"] = bias.has_value();
     auto shape = x.sizes().vec();
     shape.back() = weight.size(0);
     return y.view(shape);
@@ -40,7 +42,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
 }  // namespace
 
 at::Tensor Linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return LinearFunction::apply(x, weight, bias);
+  return LinearFunction::apply(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
 }
 
 void AddBias(at::Tensor* y, const at::Tensor& bias) { y->add_(bias); }

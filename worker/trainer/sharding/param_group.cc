@@ -91,7 +91,8 @@ void ParamGroup::StartGather() {
   const at::NoGradGuard no_grad;
   AllocateStorage(flat_);
   gather_input_ = FromFloatTensor(view_.master, 1.0F, param_dtype_);
-  gathering_ = collectives_->AllGather(flat_.detach(), gather_input_);
+  // An alias with a version counter of its own: to autograd the parameters are what they were when it saved them.
+  gathering_ = collectives_->AllGather(flat_.variable_data(), gather_input_);
 }
 
 void ParamGroup::Gather() {

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "worker/trainer/precision/gemm.h"
 #include "worker/trainer/precision/linear.h"
@@ -15,8 +16,8 @@ using torch::autograd::variable_list;
 
 class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                            int64_t state_address) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            const std::optional<at::Tensor>& bias, int64_t state_address) {
     auto* state = reinterpret_cast<LinearState*>(state_address);
     const at::Tensor rows = x.reshape({-1, x.size(-1)}).contiguous();
     TORCH_CHECK(WhyNotEligible(weight.size(0), weight.size(1), rows.size(0)).empty(), state->name(), ": ",
@@ -27,12 +28,12 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
     const Quantised qw = state->Cast(weight, &state->weight(), state->forward_format());
     const float alpha = (1.0F / input_scale) * (1.0F / weight_scale);
     at::Tensor y = MatMul(qx.values, false, qw.values, true, alpha, x.scalar_type());
-    if (bias.defined()) AddBias(&y, bias);
+    if (bias) AddBias(&y, *bias);
     ctx->save_for_backward({qx.codes, weight});
     ctx->saved_data["state"] = state_address;
     ctx->saved_data["input_scale"] = static_cast<double>(input_scale);
     ctx->saved_data["weight_scale"] = static_cast<double>(weight_scale);
-    ctx->saved_data["has_bias"] = bias.defined();
+    ctx->saved_data["has_bias"] = bias.has_value();
     auto shape = x.sizes().vec();
     shape.back() = weight.size(0);
     return y.view(shape);
@@ -80,7 +81,8 @@ Quantised LinearState::Cast(const at::Tensor& x, TensorState* state, Format form
 
 at::Tensor Fp8Linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, LinearState* state) {
   // Autograd arguments are tensors or plain values: the state travels as its address.
-  return Fp8LinearFunction::apply(x, weight, bias, reinterpret_cast<int64_t>(state));
+  return Fp8LinearFunction::apply(x, weight, bias.defined() ? std::optional(bias) : std::nullopt,
+                                  reinterpret_cast<int64_t>(state));
 }
 
 std::string WhyNotEligible(int64_t out_features, int64_t in_features, int64_t tokens) {
