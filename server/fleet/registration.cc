@@ -95,6 +95,7 @@ void Coordinator::Reconcile(NodeState* node, const v1::Register& message) {
       continue;
     }
     for (const v1::RankState& rank : held->second->ranks()) {
+      if (!gang.built_in && rank.pid() > 0) gang.started.insert(rank.rank());
       if (rank.has_exited()) OnRankExited(&gang, rank.exited());
     }
     if (held->second->ended()) {
