@@ -188,7 +188,8 @@ std::string Summary(const v1::Job& job, const std::vector<v1::Series>& scalars, 
   Line(&out, "  FP8 scales", LastRange(tensors, "/scale"));
   Line(&out, "  FP8 amaxes", LastRange(tensors, "/amax"));
   if (const v1::Series* memory = FindSeries(scalars, "memory_peak_bytes")) Line(&out, "  Peak memory", Bytes(static_cast<int64_t>(*memory->values().rbegin())) + " (rank 0)");
-  Line(&out, "  Checkpoint", job.progress().checkpoint_path().empty() ? "" : job.progress().checkpoint_path());
+  const std::string& checkpoint = job.progress().checkpoint_path();
+  if (!checkpoint.empty()) Line(&out, "  Checkpoint", checkpoint[0] == '/' ? checkpoint : absl::StrCat(job.working_directory(), "/", checkpoint));
   if (job.has_start_time()) Line(&out, "  Time", absl::StrCat(ShortDuration((job.has_end_time() ? ToTime(job.end_time()) : now) - ToTime(job.start_time())), job.attempt() > 1 ? absl::StrCat(", ", job.attempt(), " attempts") : ""));
   if (!scalars.empty()) Line(&out, "  Metrics", absl::StrCat("mpctl metrics ", job.name()));
   return out;
