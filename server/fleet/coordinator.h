@@ -111,7 +111,7 @@ class Coordinator {
 
   // placement.cc
   void PlaceJobs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status StartAttempt(const std::string& uid, const std::vector<v1::Placement>& placements) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status StartAttempt(std::string uid, const std::vector<v1::Placement>& placements) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendPrepare(const Gang& gang, const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendLaunch(const Gang& gang, const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendStop(const Gang& gang, const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

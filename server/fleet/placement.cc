@@ -59,7 +59,8 @@ void Coordinator::PlaceJobs() {
   }
 }
 
-absl::Status Coordinator::StartAttempt(const std::string& uid, const std::vector<v1::Placement>& placements) {
+// By value: the job that holds the caller's copy is replaced below.
+absl::Status Coordinator::StartAttempt(std::string uid, const std::vector<v1::Placement>& placements) {  // NOLINT(performance-unnecessary-value-param)
   v1::Job job = jobs_.at(uid);
   v1::Attempt& attempt = *job.add_attempts();
   attempt.set_number(job.attempt() + 1);
