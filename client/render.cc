@@ -62,7 +62,7 @@ std::string LastRange(const std::vector<v1::Series>& series, const std::string& 
 }
 
 void Line(std::string* out, const std::string& key, const std::string& value) {
-  if (!value.empty()) absl::StrAppendFormat(out, "%-16s %s\n", key + ":", Printable(value));
+  if (!value.empty()) absl::StrAppendFormat(out, "%-18s %s\n", key + ":", Printable(value));
 }
 
 }  // namespace

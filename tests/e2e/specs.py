@@ -48,7 +48,7 @@ def training(name, policy="FP8", steps=20, **overrides):
             "max_steps": steps,
             "per_device_train_batch_size": 4,
             "learning_rate": 0.003,
-            "warmup_steps": 5,
+            "warmup_steps": min(5, steps),
             "logging_steps": 1,
             "eval_strategy": "STEPS",
             "eval_steps": steps,

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import signal
 import time
 import unittest
@@ -22,7 +23,7 @@ def wait_gone(pids, seconds):
         for pid in list(left):
             with contextlib.suppress(ProcessLookupError):
                 with contextlib.suppress(FileNotFoundError, IndexError):
-                    state = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0]
+                    state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
                     if state not in "ZX":
                         continue
             left.discard(pid)
