@@ -34,7 +34,8 @@ absl::StatusOr<ServerAddress> FromConfig(const std::string& context) {
     const std::string wanted = context.empty() ? config["current_context"].as<std::string>("") : context;
     if (wanted.empty()) return ServerAddress{};
     for (const auto& entry : config["contexts"]) {
-      if (entry["name"].as<std::string>("") == wanted) return ServerAddress{entry["server"].as<std::string>(), absl::StrCat("context ", wanted, " of ", path)};
+      if (entry["name"].as<std::string>("") == wanted)
+        return ServerAddress{entry["server"].as<std::string>(), absl::StrCat("context ", wanted, " of ", path)};
     }
     return absl::InvalidArgumentError(absl::StrCat(path, " has no context \"", wanted, "\""));
   } catch (const YAML::Exception& error) {
@@ -57,8 +58,9 @@ absl::StatusOr<ServerAddress> FindServer(const std::string& server, const std::s
   if (state.is_object() && state.contains("address") && state["address"].is_string()) {
     return ServerAddress{state["address"].get<std::string>(), "the cluster of `mpctl dev up`"};
   }
-  return absl::FailedPreconditionError(absl::StrCat("no controller is named: pass --server HOST:PORT, set MP_SERVER, write a context into ", ConfigFile(),
-                                                    ", or start a cluster here with `mpctl dev up`"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("no controller is named: pass --server HOST:PORT, set MP_SERVER, write a context into ",
+                   ConfigFile(), ", or start a cluster here with `mpctl dev up`"));
 }
 
 }  // namespace mp::client

@@ -1,4 +1,5 @@
-// Where the controller is: --server, then MP_SERVER, then the current context of the config file, then a cluster of `mpctl dev up`.
+// Where the controller is: --server, then MP_SERVER, then the current context of the config file, then a cluster of
+// `mpctl dev up`.
 #pragma once
 
 #include <string>
@@ -16,8 +17,8 @@ struct ServerAddress {
 std::string ConfigFile();
 std::string DevStateFile();
 
-// `server` and `context`: the flags, empty when not given. FAILED_PRECONDITION where nothing names a server, INVALID_ARGUMENT
-// for a config file that can't be read or lacks the context.
+// `server` and `context`: the flags, empty when not given. FAILED_PRECONDITION where nothing names a server,
+// INVALID_ARGUMENT for a config file that can't be read or lacks the context.
 absl::StatusOr<ServerAddress> FindServer(const std::string& server, const std::string& context);
 
 }  // namespace mp::client

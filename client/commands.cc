@@ -25,14 +25,16 @@ std::string RandomUuid() {
   for (uint32_t& word : words) word = device();
   words[1] = (words[1] & 0xFFFF0FFFU) | 0x00004000U;
   words[2] = (words[2] & 0x3FFFFFFFU) | 0x80000000U;
-  return absl::StrFormat("%08x-%04x-%04x-%04x-%04x%08x", words[0], words[1] >> 16, words[1] & 0xFFFF, words[2] >> 16, words[2] & 0xFFFF, words[3]);
+  return absl::StrFormat("%08x-%04x-%04x-%04x-%04x%08x", words[0], words[1] >> 16, words[1] & 0xFFFF, words[2] >> 16,
+                         words[2] & 0xFFFF, words[3]);
 }
 
 absl::StatusOr<std::string> ReadDocument(const std::string& path) {
   if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
   std::ifstream file(path, std::ios::binary);
   if (!file) return absl::NotFoundError(absl::StrCat("-f ", path, ": ", std::strerror(errno)));
-  if (std::filesystem::is_directory(path)) return absl::InvalidArgumentError(absl::StrCat("-f ", path, " is a folder; a file was expected"));
+  if (std::filesystem::is_directory(path))
+    return absl::InvalidArgumentError(absl::StrCat("-f ", path, " is a folder; a file was expected"));
   return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
 }
 
@@ -41,13 +43,16 @@ void Print(const std::string& text) {
   std::fflush(stdout);
 }
 
-void PrintMessage(const google::protobuf::Message& message, Format format) { Print(format == Format::kJson ? ToJson(message, true) : ToYaml(message)); }
+void PrintMessage(const google::protobuf::Message& message, Format format) {
+  Print(format == Format::kJson ? ToJson(message, true) : ToYaml(message));
+}
 
 absl::StatusOr<v1::Job> Fetch(Connection* connection, const std::string& name) {
   v1::GetJobRequest request;
   request.set_name(name);
   v1::Job job;
-  const absl::Status status = connection->Call([&](grpc::ClientContext* context) { return connection->jobs().GetJob(context, request, &job); });
+  const absl::Status status =
+      connection->Call([&](grpc::ClientContext* context) { return connection->jobs().GetJob(context, request, &job); });
   if (!status.ok()) return status;
   return job;
 }
@@ -76,7 +81,9 @@ int Submit(Connection* connection, const SubmitOptions& options) {
   if (!document.ok()) return Report(document.status());
   v1::CreateJobRequest request;
   request.set_spec_document(*std::move(document));
-  if (request.spec_document().empty()) return Report(absl::InvalidArgumentError(absl::StrCat("-f ", options.file, " is empty; a spec in YAML or JSON was expected")));
+  if (request.spec_document().empty())
+    return Report(absl::InvalidArgumentError(
+        absl::StrCat("-f ", options.file, " is empty; a spec in YAML or JSON was expected")));
   for (const std::string& assignment : options.overrides) request.add_overrides(assignment);
   if (!options.name.empty()) request.add_overrides(absl::StrCat("name=", options.name));
   request.set_validate_only(options.dry_run);
@@ -85,7 +92,8 @@ int Submit(Connection* connection, const SubmitOptions& options) {
   request.set_working_directory(std::filesystem::current_path(error).string());
   v1::Job job;
   // May be repeated: the request id makes it one job.
-  const absl::Status status = connection->Call([&](grpc::ClientContext* context) { return connection->jobs().CreateJob(context, request, &job); });
+  const absl::Status status = connection->Call(
+      [&](grpc::ClientContext* context) { return connection->jobs().CreateJob(context, request, &job); });
   if (!status.ok()) return Report(status);
   if (options.dry_run) {
     PrintMessage(job.spec(), format == Format::kJson ? Format::kJson : Format::kYaml);
@@ -104,7 +112,8 @@ int GetJobs(Connection* connection, Format format) {
   v1::ListJobsRequest request;
   do {
     v1::ListJobsResponse page;
-    const absl::Status status = connection->Call([&](grpc::ClientContext* context) { return connection->jobs().ListJobs(context, request, &page); });
+    const absl::Status status = connection->Call(
+        [&](grpc::ClientContext* context) { return connection->jobs().ListJobs(context, request, &page); });
     if (!status.ok()) return Report(status);
     request.set_page_token(page.next_page_token());
     all.mutable_jobs()->MergeFrom(page.jobs());
@@ -130,7 +139,8 @@ int GetJob(Connection* connection, const std::string& name, Format format) {
     Print(absl::StrCat("job/", job->name(), "\n"));
   } else {
     Print(JobTable({*job}, format == Format::kWide, absl::Now()));
-    if (job->has_pending_reason()) std::fprintf(stderr, "%s waits: %s\n", job->name().c_str(), Printable(job->pending_reason().message()).c_str());
+    if (job->has_pending_reason())
+      std::fprintf(stderr, "%s waits: %s\n", job->name().c_str(), Printable(job->pending_reason().message()).c_str());
   }
   return kOk;
 }
@@ -140,7 +150,8 @@ int GetNodes(Connection* connection, Format format) {
   v1::ListNodesRequest request;
   do {
     v1::ListNodesResponse page;
-    const absl::Status status = connection->Call([&](grpc::ClientContext* context) { return connection->nodes().ListNodes(context, request, &page); });
+    const absl::Status status = connection->Call(
+        [&](grpc::ClientContext* context) { return connection->nodes().ListNodes(context, request, &page); });
     if (!status.ok()) return Report(status);
     request.set_page_token(page.next_page_token());
     all.mutable_nodes()->MergeFrom(page.nodes());
@@ -183,7 +194,8 @@ int Cancel(Connection* connection, const std::string& name, bool wait, bool dry_
   request.set_validate_only(dry_run);
   v1::Job job;
   // Cancelling twice is the same as once.
-  const absl::Status status = connection->Call([&](grpc::ClientContext* context) { return connection->jobs().CancelJob(context, request, &job); });
+  const absl::Status status = connection->Call(
+      [&](grpc::ClientContext* context) { return connection->jobs().CancelJob(context, request, &job); });
   if (!status.ok()) return Report(status);
   if (dry_run) {
     Print(absl::StrCat("job/", name, " would be cancelled (dry run)\n"));
@@ -243,9 +255,13 @@ int Metrics(Connection* connection, const MetricOptions& options) {
     const auto stream = connection->metrics().StreamMetrics(&context, request);
     v1::StreamMetricsResponse response;
     while (stream->Read(&response)) {
-      if (response.dropped() > 0) std::fprintf(stderr, "mpctl: %lld frames were left out: this reader is too slow\n", static_cast<long long>(response.dropped()));
+      if (response.dropped() > 0)
+        std::fprintf(stderr, "mpctl: %lld frames were left out: this reader is too slow\n",
+                     static_cast<long long>(response.dropped()));
       const v1::StoredFrame& frame = response.frame();
-      Print(options.json ? ToJson(frame, false) + "\n" : absl::StrCat(options.rank < 0 ? absl::StrCat("[", frame.rank(), "] ") : "", ProgressLine(frame.frame(), 0), "\n"));
+      Print(options.json ? ToJson(frame, false) + "\n"
+                         : absl::StrCat(options.rank < 0 ? absl::StrCat("[", frame.rank(), "] ") : "",
+                                        ProgressLine(frame.frame(), 0), "\n"));
     }
     const absl::Status status = connection->Explain(stream->Finish());
     return status.ok() ? kOk : Report(status);
@@ -255,12 +271,14 @@ int Metrics(Connection* connection, const MetricOptions& options) {
   request.set_rank(options.rank);
   for (const std::string& pattern : options.series) request.add_names(pattern);
   v1::QueryMetricsResponse response;
-  const absl::Status status = connection->Call([&](grpc::ClientContext* context) { return connection->metrics().QueryMetrics(context, request, &response); });
+  const absl::Status status = connection->Call(
+      [&](grpc::ClientContext* context) { return connection->metrics().QueryMetrics(context, request, &response); });
   if (!status.ok()) return Report(status);
   if (options.json) {
     Print(ToJson(response, true));
   } else if (response.series().empty()) {
-    std::fprintf(stderr, "no points yet%s\n", options.series.empty() ? "" : "; names are like loss, eval_loss, 'model.layers.0.*/WEIGHT/scale'");
+    std::fprintf(stderr, "no points yet%s\n",
+                 options.series.empty() ? "" : "; names are like loss, eval_loss, 'model.layers.0.*/WEIGHT/scale'");
   } else {
     Print(SeriesTable({response.series().begin(), response.series().end()}));
   }

@@ -1,4 +1,5 @@
-// mpctl's commands on a connection. Each prints its result to standard output, messages to standard error, and returns the exit code.
+// mpctl's commands on a connection. Each prints its result to standard output, messages to standard error, and returns
+// the exit code.
 #pragma once
 
 #include <string>

@@ -36,7 +36,8 @@ constexpr char kTakesJob[] = "describe|watch|logs|metrics|cancel|get job|describ
 
 std::string Bash(const std::vector<Command>& commands) {
   std::string cases;
-  for (const Command& command : commands) absl::StrAppend(&cases, "    \"", command.path, "\") words=\"", absl::StrJoin(command.words, " "), "\" ;;\n");
+  for (const Command& command : commands)
+    absl::StrAppend(&cases, "    \"", command.path, "\") words=\"", absl::StrJoin(command.words, " "), "\" ;;\n");
   return absl::StrCat(R"sh(# bash completion for mpctl: source <(mpctl completion bash)
 _mpctl() {
   local current=${COMP_WORDS[COMP_CWORD]} path= words= word
@@ -45,12 +46,14 @@ _mpctl() {
   done
   while :; do
     case "$path" in
-)sh", cases, R"sh(    esac
+)sh",
+                      cases, R"sh(    esac
     [ -n "$words" ] || [ -z "$path" ] && break
     case "$path" in *\ *) path=${path% *} ;; *) path= ;; esac
   done
   case "$path" in
-    )sh", kTakesJob, R"sh()
+    )sh",
+                      kTakesJob, R"sh()
       words="$words $(mpctl get jobs -o name 2>/dev/null | sed 's#^job/##')" ;;
   esac
   COMPREPLY=($(compgen -W "$words" -- "$current"))
@@ -63,17 +66,21 @@ std::string Fish(const std::vector<Command>& commands) {
   std::string script = "# fish completion for mpctl: mpctl completion fish | source\n";
   for (const Command& command : commands) {
     for (const auto& [name, description] : command.subcommands) {
-      const std::string condition = command.path.empty() ? "__fish_use_subcommand" : absl::StrCat("__fish_seen_subcommand_from ", command.path);
+      const std::string condition =
+          command.path.empty() ? "__fish_use_subcommand" : absl::StrCat("__fish_seen_subcommand_from ", command.path);
       absl::StrAppend(&script, "complete -c mpctl -f -n '", condition, "' -a ", name, " -d '", description, "'\n");
     }
     if (command.path.find(' ') != std::string::npos) continue;
     for (const std::string& word : command.words) {
       if (!word.starts_with("--")) continue;
-      const std::string condition = command.path.empty() ? "" : absl::StrCat(" -n '__fish_seen_subcommand_from ", command.path, "'");
+      const std::string condition =
+          command.path.empty() ? "" : absl::StrCat(" -n '__fish_seen_subcommand_from ", command.path, "'");
       absl::StrAppend(&script, "complete -c mpctl", condition, " -l ", word.substr(2), "\n");
     }
   }
-  absl::StrAppend(&script, "complete -c mpctl -f -n '__fish_seen_subcommand_from job describe watch logs metrics cancel' -a \"(mpctl get jobs -o name 2>/dev/null | string replace 'job/' '')\"\n");
+  absl::StrAppend(&script,
+                  "complete -c mpctl -f -n '__fish_seen_subcommand_from job describe watch logs metrics cancel' -a "
+                  "\"(mpctl get jobs -o name 2>/dev/null | string replace 'job/' '')\"\n");
   return script;
 }
 
@@ -83,7 +90,11 @@ std::string CompletionScript(const CLI::App& app, const std::string& shell) {
   std::vector<Command> commands;
   Collect(app, "", &commands);
   if (shell == "bash") return Bash(commands);
-  if (shell == "zsh") return absl::StrCat("# zsh completion for mpctl: source <(mpctl completion zsh)\nautoload -U +X compinit && compinit\nautoload -U +X bashcompinit && bashcompinit\n", Bash(commands));
+  if (shell == "zsh")
+    return absl::StrCat(
+        "# zsh completion for mpctl: source <(mpctl completion zsh)\nautoload -U +X compinit && compinit\nautoload -U "
+        "+X bashcompinit && bashcompinit\n",
+        Bash(commands));
   if (shell == "fish") return Fish(commands);
   return "";
 }

@@ -26,18 +26,22 @@ absl::Status Connection::Call(const std::function<grpc::Status(grpc::ClientConte
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(start + timeout_));
     const grpc::Status status = call(&context);
-    if (status.error_code() != grpc::StatusCode::UNAVAILABLE || absl::Now() + absl::Milliseconds(200) > start + std::min(kRetryFor, timeout_)) return Explain(status);
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE ||
+        absl::Now() + absl::Milliseconds(200) > start + std::min(kRetryFor, timeout_))
+      return Explain(status);
     absl::SleepFor(absl::Milliseconds(200));
   }
 }
 
 absl::Status Connection::Explain(const grpc::Status& status) const {
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    return absl::UnavailableError(absl::StrCat("cannot reach the controller at ", server_.address, " (from ", server_.source, "): ", status.error_message(),
+    return absl::UnavailableError(absl::StrCat("cannot reach the controller at ", server_.address, " (from ",
+                                               server_.source, "): ", status.error_message(),
                                                "; is it running? `mpctl dev up` starts one on this machine"));
   }
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
-    return absl::DeadlineExceededError(absl::StrCat("the controller at ", server_.address, " did not answer within ", absl::FormatDuration(timeout_)));
+    return absl::DeadlineExceededError(
+        absl::StrCat("the controller at ", server_.address, " did not answer within ", absl::FormatDuration(timeout_)));
   }
   return FromGrpc(status);
 }

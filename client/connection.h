@@ -28,8 +28,8 @@ class Connection {
   v1::MetricsService::Stub& metrics() { return *metrics_; }
   v1::LogService::Stub& logs() { return *logs_; }
 
-  // Runs a unary call with the deadline; tried again while the controller is unavailable and the deadline allows. Only for calls that
-  // may be repeated. UNAVAILABLE says where the address came from and what to do.
+  // Runs a unary call with the deadline; tried again while the controller is unavailable and the deadline allows. Only
+  // for calls that may be repeated. UNAVAILABLE says where the address came from and what to do.
   absl::Status Call(const std::function<grpc::Status(grpc::ClientContext*)>& call);
   // A stream's end as a status, with the same words.
   absl::Status Explain(const grpc::Status& status) const;

@@ -34,8 +34,12 @@ struct DevState {
 
 json ToJsonState(const DevState& state) {
   json processes = json::array();
-  for (const DevProcess& p : state.processes) processes.push_back({{"name", p.name}, {"pid", p.pid}, {"start_time", p.start_time}, {"log", p.log}});
-  return {{"address", state.address}, {"metrics_address", state.metrics_address}, {"data_dir", state.data_dir}, {"processes", processes}};
+  for (const DevProcess& p : state.processes)
+    processes.push_back({{"name", p.name}, {"pid", p.pid}, {"start_time", p.start_time}, {"log", p.log}});
+  return {{"address", state.address},
+          {"metrics_address", state.metrics_address},
+          {"data_dir", state.data_dir},
+          {"processes", processes}};
 }
 
 // An absent or damaged file is a cluster without processes.
@@ -78,7 +82,8 @@ class DevLock {
     const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0) return absl::ErrnoToStatus(errno, path);
     DevLock lock(fd);
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) return absl::FailedPreconditionError("another `mpctl dev` is at work; try again when it has ended");
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0)
+      return absl::FailedPreconditionError("another `mpctl dev` is at work; try again when it has ended");
     return lock;
   }
   DevLock(DevLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
@@ -98,8 +103,12 @@ absl::Status WaitForFile(const std::string& path, const DevProcess& process, abs
   const auto closer = absl::MakeCleanup([watch] { close(watch); });
   inotify_add_watch(watch, fs::path(path).parent_path().c_str(), IN_MOVED_TO);
   while (!fs::exists(path)) {
-    if (!IsRunning(process)) return absl::InternalError(absl::StrCat(process.name, " ended at once; its log, ", process.log, ":\n", LastLines(process.log, 10)));
-    if (absl::Now() >= deadline) return absl::DeadlineExceededError(absl::StrCat(process.name, " was not ready in time; its log, ", process.log, ":\n", LastLines(process.log, 10)));
+    if (!IsRunning(process))
+      return absl::InternalError(
+          absl::StrCat(process.name, " ended at once; its log, ", process.log, ":\n", LastLines(process.log, 10)));
+    if (absl::Now() >= deadline)
+      return absl::DeadlineExceededError(absl::StrCat(process.name, " was not ready in time; its log, ", process.log,
+                                                      ":\n", LastLines(process.log, 10)));
     // The file wakes us; the half second is for a process that ends without a word.
     pollfd ready = {watch, POLLIN, 0};
     poll(&ready, 1, 500);
@@ -118,24 +127,28 @@ DevProcess* Find(DevState* state, const std::string& name) {
 }
 
 std::string Addresses(const DevState& state) {
-  return absl::StrCat("controller:  ", state.address, "\nmetrics:     http://", state.metrics_address, "/metrics\ndata:        ", state.data_dir, "\nlogs:        ", state.data_dir, "/log\n");
+  return absl::StrCat("controller:  ", state.address, "\nmetrics:     http://", state.metrics_address,
+                      "/metrics\ndata:        ", state.data_dir, "\nlogs:        ", state.data_dir, "/log\n");
 }
 
 class Starter {
  public:
-  Starter(const DevOptions& options, DevState* state) : options_(options), state_(state), deadline_(absl::Now() + options.timeout) {}
+  Starter(const DevOptions& options, DevState* state)
+      : options_(options), state_(state), deadline_(absl::Now() + options.timeout) {}
 
   absl::Status Controller() {
-    if (const DevProcess* known = Find(state_, "controller"); known != nullptr && IsRunning(*known)) return absl::OkStatus();
+    if (const DevProcess* known = Find(state_, "controller"); known != nullptr && IsRunning(*known))
+      return absl::OkStatus();
     const std::string address_file = state_->data_dir + "/controller.json";
     fs::remove(address_file);
     // The same ports as before, so that workers and clients find it again.
     const std::string listen = state_->address.empty() ? options_.listen : state_->address;
     const std::string metrics = state_->metrics_address.empty() ? options_.metrics_listen : state_->metrics_address;
-    absl::Status status = Start("controller",
-                                {Program("mp-controller"), "--data-dir", state_->data_dir + "/controller", "--listen", listen, "--metrics-listen", metrics, "--lease", options_.lease,
-                                 "--heartbeat", "2s", "--address-file", address_file},
-                                address_file);
+    absl::Status status = Start(
+        "controller",
+        {Program("mp-controller"), "--data-dir", state_->data_dir + "/controller", "--listen", listen,
+         "--metrics-listen", metrics, "--lease", options_.lease, "--heartbeat", "2s", "--address-file", address_file},
+        address_file);
     if (!status.ok()) return status;
     std::ifstream file(address_file);
     const json addresses = json::parse(file, nullptr, false);
@@ -151,7 +164,8 @@ class Starter {
     const std::string ready_file = absl::StrCat(state_->data_dir, "/", name, ".json");
     fs::remove(ready_file);
     return Start(name,
-                 {Program("mp-worker"), "--controller", state_->address, "--data-dir", absl::StrCat(state_->data_dir, "/", name), "--node-name", name, "--node-class", "CPU", "--devices",
+                 {Program("mp-worker"), "--controller", state_->address, "--data-dir",
+                  absl::StrCat(state_->data_dir, "/", name), "--node-name", name, "--node-class", "CPU", "--devices",
                   absl::StrCat(options_.devices_per_worker), "--address", "127.0.0.1", "--ready-file", ready_file},
                  ready_file);
   }
@@ -162,7 +176,8 @@ class Starter {
   std::string Program(const std::string& name) const { return absl::StrCat(options_.bin_dir, "/", name); }
 
   absl::Status Start(const std::string& name, const std::vector<std::string>& argv, const std::string& ready_file) {
-    absl::StatusOr<DevProcess> process = StartDetached(name, argv, absl::StrCat(state_->data_dir, "/log/", name, ".log"));
+    absl::StatusOr<DevProcess> process =
+        StartDetached(name, argv, absl::StrCat(state_->data_dir, "/log/", name, ".log"));
     if (!process.ok()) return process.status();
     started_.push_back(*process);
     if (DevProcess* known = Find(state_, name); known != nullptr) {
@@ -191,9 +206,11 @@ absl::Status DevUp(const DevOptions& given) {
   if (options.bin_dir.empty()) options.bin_dir = fs::read_symlink("/proc/self/exe", error).parent_path().string();
   DevState state = ReadState();
   const bool running = std::any_of(state.processes.begin(), state.processes.end(), IsRunning);
-  const std::string data_dir = options.data_dir.empty() ? (fs::path(DevStateFile()).parent_path() / "dev").string() : fs::absolute(options.data_dir).lexically_normal().string();
+  const std::string data_dir = options.data_dir.empty() ? (fs::path(DevStateFile()).parent_path() / "dev").string()
+                                                        : fs::absolute(options.data_dir).lexically_normal().string();
   if (running && !options.data_dir.empty() && data_dir != state.data_dir) {
-    return absl::FailedPreconditionError(absl::StrCat("a cluster is running with --data-dir ", state.data_dir, "; `mpctl dev down` ends it"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("a cluster is running with --data-dir ", state.data_dir, "; `mpctl dev down` ends it"));
   }
   if (!running) state = DevState{"", "", data_dir, {}};
   fs::create_directories(state.data_dir + "/log", error);
@@ -215,7 +232,8 @@ absl::Status DevUp(const DevOptions& given) {
     std::printf("the cluster is running already (%d worker(s))\n%s", workers, Addresses(state).c_str());
   } else if (running) {
     std::string names;
-    for (const DevProcess& process : starter.started()) absl::StrAppend(&names, names.empty() ? "" : ", ", process.name);
+    for (const DevProcess& process : starter.started())
+      absl::StrAppend(&names, names.empty() ? "" : ", ", process.name);
     std::printf("the cluster was running; started again: %s\n%s", names.c_str(), Addresses(state).c_str());
   } else {
     std::printf("started a controller and %d worker(s)\n%s", workers, Addresses(state).c_str());
@@ -250,7 +268,8 @@ absl::Status DevStatus() {
   const DevState state = ReadState();
   if (state.processes.empty()) return absl::FailedPreconditionError("no cluster is running; `mpctl dev up` starts one");
   std::vector<std::vector<std::string>> rows = {{"NAME", "PID", "STATE", "LOG"}};
-  for (const DevProcess& process : state.processes) rows.push_back({process.name, absl::StrCat(process.pid), IsRunning(process) ? "running" : "ended", process.log});
+  for (const DevProcess& process : state.processes)
+    rows.push_back({process.name, absl::StrCat(process.pid), IsRunning(process) ? "running" : "ended", process.log});
   std::printf("%s%s", Addresses(state).c_str(), Table(rows).c_str());
   return absl::OkStatus();
 }

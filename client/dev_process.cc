@@ -37,7 +37,8 @@ std::pair<int64_t, char> ProcessStart(pid_t pid) {
 
 }  // namespace
 
-absl::StatusOr<DevProcess> StartDetached(const std::string& name, const std::vector<std::string>& argv, const std::string& log) {
+absl::StatusOr<DevProcess> StartDetached(const std::string& name, const std::vector<std::string>& argv,
+                                         const std::string& log) {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_init(&actions);
@@ -94,7 +95,9 @@ std::string LastLines(const std::string& path, int lines) {
   std::vector<std::string> all;
   for (std::string line; std::getline(file, line);) all.push_back(line);
   std::string text;
-  for (size_t i = all.size() > static_cast<size_t>(lines) ? all.size() - static_cast<size_t>(lines) : 0; i < all.size(); ++i) absl::StrAppend(&text, "  ", all[i], "\n");
+  for (size_t i = all.size() > static_cast<size_t>(lines) ? all.size() - static_cast<size_t>(lines) : 0; i < all.size();
+       ++i)
+    absl::StrAppend(&text, "  ", all[i], "\n");
   return text;
 }
 

@@ -20,7 +20,8 @@ struct DevProcess {
 };
 
 // Starts argv in a session of its own with stdin from /dev/null and output appended to `log`.
-absl::StatusOr<DevProcess> StartDetached(const std::string& name, const std::vector<std::string>& argv, const std::string& log);
+absl::StatusOr<DevProcess> StartDetached(const std::string& name, const std::vector<std::string>& argv,
+                                         const std::string& log);
 
 bool IsRunning(const DevProcess& process);
 // SIGTERM, and SIGKILL to those that are left after `grace`. Returns when all have ended.

@@ -28,7 +28,8 @@ void EmitYaml(const nlohmann::ordered_json& value, YAML::Emitter* out) {
   } else if (value.is_string()) {
     const std::string& text = value.get_ref<const std::string&>();
     // An int64 is a string in proto3 JSON and a number here.
-    const bool digits = !text.empty() && text.size() < 20 && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); });
+    const bool digits = !text.empty() && text.size() < 20 &&
+                        std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); });
     if (digits) {
       *out << text;
     } else if (text.empty()) {
@@ -72,7 +73,8 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
 std::string Cell(const std::string& text) {
   if (text.empty()) return "<none>";
   std::string cell = Printable(text);
-  std::replace_if(cell.begin(), cell.end(), [](char c) { return c == ' ' || c == '\n' || c == '\t'; }, '-');
+  std::replace_if(
+      cell.begin(), cell.end(), [](char c) { return c == ' ' || c == '\n' || c == '\t'; }, '-');
   return cell;
 }
 
@@ -95,16 +97,20 @@ std::string ToYaml(const google::protobuf::Message& message) {
 std::string ShortDuration(absl::Duration duration) {
   const int64_t seconds = std::max<int64_t>(0, absl::ToInt64Seconds(duration));
   if (seconds < 120) return absl::StrCat(seconds, "s");
-  if (seconds < 3600) return seconds % 60 == 0 ? absl::StrCat(seconds / 60, "m") : absl::StrCat(seconds / 60, "m", seconds % 60, "s");
+  if (seconds < 3600)
+    return seconds % 60 == 0 ? absl::StrCat(seconds / 60, "m") : absl::StrCat(seconds / 60, "m", seconds % 60, "s");
   if (seconds < 86400) return absl::StrCat(seconds / 3600, "h", seconds / 60 % 60, "m");
   return absl::StrCat(seconds / 86400, "d", seconds / 3600 % 24, "h");
 }
 
-absl::Time ToTime(const google::protobuf::Timestamp& stamp) { return absl::FromUnixSeconds(stamp.seconds()) + absl::Nanoseconds(stamp.nanos()); }
+absl::Time ToTime(const google::protobuf::Timestamp& stamp) {
+  return absl::FromUnixSeconds(stamp.seconds()) + absl::Nanoseconds(stamp.nanos());
+}
 
 std::string Printable(const std::string& text) {
   std::string safe = text;
-  std::replace_if(safe.begin(), safe.end(), [](unsigned char c) { return (c < 0x20 && c != '\n' && c != '\t') || c == 0x7F; }, '?');
+  std::replace_if(
+      safe.begin(), safe.end(), [](unsigned char c) { return (c < 0x20 && c != '\n' && c != '\t') || c == 0x7F; }, '?');
   return safe;
 }
 

@@ -22,7 +22,8 @@ std::string ProgressLine(const v1::Frame& frame, int64_t max_steps);
 // A bar of `width` characters for a terminal.
 std::string ProgressBar(int64_t step, int64_t max_steps, int width);
 // What a training run came to. `last`: the newest points of the FP8 series (*/scale, */amax), may be empty.
-std::string Summary(const v1::Job& job, const std::vector<v1::Series>& scalars, const std::vector<v1::Series>& tensors, absl::Time now);
+std::string Summary(const v1::Job& job, const std::vector<v1::Series>& scalars, const std::vector<v1::Series>& tensors,
+                    absl::Time now);
 // A row for each series: first and last point.
 std::string SeriesTable(const std::vector<v1::Series>& series);
 

@@ -90,7 +90,8 @@ std::vector<v1::Series> Query(Connection* connection, const std::string& job, co
   request.set_job(job);
   for (const std::string& name : names) request.add_names(name);
   v1::QueryMetricsResponse response;
-  const absl::Status status = connection->Call([&](grpc::ClientContext* context) { return connection->metrics().QueryMetrics(context, request, &response); });
+  const absl::Status status = connection->Call(
+      [&](grpc::ClientContext* context) { return connection->metrics().QueryMetrics(context, request, &response); });
   if (!status.ok()) return {};
   return {response.series().begin(), response.series().end()};
 }
@@ -101,7 +102,8 @@ int Watch(Connection* connection, const WatchOptions& options) {
   v1::GetJobRequest get;
   get.set_name(options.name);
   v1::Job job;
-  absl::Status status = connection->Call([&](grpc::ClientContext* context) { return connection->jobs().GetJob(context, get, &job); });
+  absl::Status status =
+      connection->Call([&](grpc::ClientContext* context) { return connection->jobs().GetJob(context, get, &job); });
   if (!status.ok()) return Report(status);
   Screen screen(options.json);
   std::atomic<bool> events_over = false;
@@ -159,12 +161,17 @@ int Watch(Connection* connection, const WatchOptions& options) {
   frames.join();
   screen.Done();
   if (!status.ok()) return Report(status);
-  status = connection->Call([&](grpc::ClientContext* context) { return connection->jobs().GetJob(context, get, &job); });
+  status =
+      connection->Call([&](grpc::ClientContext* context) { return connection->jobs().GetJob(context, get, &job); });
   if (!status.ok()) return Report(status);
   if (!options.json) {
     const std::vector<v1::Series> scalars = Query(connection, options.name, {});
     const bool fp8 = job.spec().precision().policy() == v1::PrecisionSpec::FP8;
-    std::fputs(Summary(job, scalars, fp8 ? Query(connection, options.name, {"*/scale", "*/amax"}) : std::vector<v1::Series>{}, absl::Now()).c_str(), stdout);
+    std::fputs(
+        Summary(job, scalars, fp8 ? Query(connection, options.name, {"*/scale", "*/amax"}) : std::vector<v1::Series>{},
+                absl::Now())
+            .c_str(),
+        stdout);
   }
   return ExitCodeFor(job.state());
 }

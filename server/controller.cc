@@ -25,9 +25,7 @@
 namespace mp {
 namespace {
 
-absl::Duration Monotonic() {
-  return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
-}
+absl::Duration Monotonic() { return absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch()); }
 
 // Holds the data directory for this process; the system lets go when it ends in any way.
 class DirectoryLock {
@@ -41,7 +39,8 @@ class DirectoryLock {
     if (fd < 0) return absl::ErrnoToStatus(errno, path);
     DirectoryLock lock(fd);
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-      return absl::FailedPreconditionError(absl::StrCat("--data-dir ", directory, " is in use by another mp-controller"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("--data-dir ", directory, " is in use by another mp-controller"));
     }
     return lock;
   }
@@ -75,8 +74,10 @@ std::string HostOf(const std::string& address) { return address.substr(0, addres
 absl::Status CheckAddress(const char* flag, const std::string& address) {
   int port = 0;
   const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 || port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat(flag, " ", address, ": HOST:PORT was expected, for example 127.0.0.1:7070"));
+  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 0 ||
+      port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " ", address, ": HOST:PORT was expected, for example 127.0.0.1:7070"));
   }
   return absl::OkStatus();
 }
@@ -104,7 +105,10 @@ struct Controller::Impl {
       const absl::Duration wait = std::max(absl::ZeroDuration(), coordinator->NextDeadline() - Monotonic());
       {
         const absl::MutexLock lock_guard(&mutex);
-        mutex.AwaitWithTimeout(absl::Condition(+[](Impl* self) ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->poked || self->stopping; }, this), wait);
+        mutex.AwaitWithTimeout(
+            absl::Condition(
+                +[](Impl* self) ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->poked || self->stopping; }, this),
+            wait);
         if (stopping) return;
         poked = false;
       }
@@ -128,8 +132,9 @@ struct Controller::Impl {
     if (!opened_metrics.ok()) return opened_metrics.status();
     metrics = *std::move(opened_metrics);
     logs = std::make_unique<LogStore>(options.data_dir + "/logs");
-    coordinator = std::make_unique<Coordinator>(store.get(), options.coordinator, Clock{[] { return absl::Now(); }, Monotonic},
-                                                [this](const std::string&) { OnChange(); });
+    coordinator =
+        std::make_unique<Coordinator>(store.get(), options.coordinator, Clock{[] { return absl::Now(); }, Monotonic},
+                                      [this](const std::string&) { OnChange(); });
     return coordinator->Start();
   }
 
@@ -153,7 +158,9 @@ struct Controller::Impl {
     builder.SetMaxReceiveMessageSize(64 << 20);
     for (const auto& service : services) builder.RegisterService(service.get());
     server = builder.BuildAndStart();
-    if (server == nullptr || port == 0) return absl::UnavailableError(absl::StrCat("--listen ", options.listen, " can't be bound; is another program on that port?"));
+    if (server == nullptr || port == 0)
+      return absl::UnavailableError(
+          absl::StrCat("--listen ", options.listen, " can't be bound; is another program on that port?"));
     address = absl::StrCat(HostOf(options.listen), ":", port);
     return absl::OkStatus();
   }
@@ -164,7 +171,8 @@ struct Controller::Impl {
     try {
       exposer = std::make_unique<prometheus::Exposer>(options.metrics_listen, 1);
     } catch (const std::exception& error) {
-      return absl::UnavailableError(absl::StrCat("--metrics-listen ", options.metrics_listen, " can't be bound; is another program on that port?"));
+      return absl::UnavailableError(absl::StrCat("--metrics-listen ", options.metrics_listen,
+                                                 " can't be bound; is another program on that port?"));
     }
     exposer->RegisterCollectable(scrape);
     const std::vector<int> ports = exposer->GetListeningPorts();
@@ -209,7 +217,8 @@ absl::StatusOr<std::unique_ptr<Controller>> Controller::Start(const ControllerOp
   if (absl::Status status = impl->Expose(options); !status.ok()) return status;
   Impl* parts = impl.get();
   impl->ticker = std::thread([parts] { parts->KeepTime(); });
-  return std::unique_ptr<Controller>(new Controller(std::move(impl)));  // NOLINT(cppcoreguidelines-owning-memory): private constructor
+  return std::unique_ptr<Controller>(
+      new Controller(std::move(impl)));  // NOLINT(cppcoreguidelines-owning-memory): private constructor
 }
 
 const std::string& Controller::address() const { return impl_->address; }

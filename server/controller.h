@@ -17,9 +17,9 @@
 namespace mp {
 
 struct ControllerOptions {
-  std::string data_dir;                            // created when missing; one controller at a time
-  std::string listen = "127.0.0.1:7070";           // port 0: any free one
-  std::string metrics_listen = "127.0.0.1:9464";   // port 0: any free one; empty: no /metrics
+  std::string data_dir;                           // created when missing; one controller at a time
+  std::string listen = "127.0.0.1:7070";          // port 0: any free one
+  std::string metrics_listen = "127.0.0.1:9464";  // port 0: any free one; empty: no /metrics
   CoordinatorOptions coordinator;
 };
 

@@ -26,7 +26,9 @@ Exit status: 0 ended by a signal, 1 could not start, 2 usage.)";
 // For CLI11: "60s", "5m", "500ms".
 std::string CheckDuration(const std::string& text) {
   absl::Duration duration;
-  return absl::ParseDuration(text, &duration) && duration > absl::ZeroDuration() ? "" : "a duration such as 60s or 5m was expected, not " + text;
+  return absl::ParseDuration(text, &duration) && duration > absl::ZeroDuration()
+             ? ""
+             : "a duration such as 60s or 5m was expected, not " + text;
 }
 
 absl::Duration ToDuration(const std::string& text) {
@@ -39,7 +41,8 @@ bool WriteAddressFile(const std::string& path, const mp::Controller& controller)
   const std::string aside = path + ".tmp";
   {
     std::ofstream file(aside);
-    file << "{\"address\": \"" << controller.address() << "\", \"metrics_address\": \"" << controller.metrics_address() << "\", \"pid\": " << getpid() << "}\n";
+    file << "{\"address\": \"" << controller.address() << "\", \"metrics_address\": \"" << controller.metrics_address()
+         << "\", \"pid\": " << getpid() << "}\n";
     if (!file.flush()) return false;
   }
   return std::rename(aside.c_str(), path.c_str()) == 0;
@@ -63,18 +66,27 @@ int main(int argc, char** argv) {
   std::string start_timeout = "120s";
   std::string stop_grace = "5s";
   std::string address_file;
-  CLI::App app{"mp-controller: accepts training jobs over gRPC, places them on workers, keeps their state and metrics."};
+  CLI::App app{
+      "mp-controller: accepts training jobs over gRPC, places them on workers, keeps their state and metrics."};
   app.footer(kExamples);
   app.set_version_flag("--version", "mp-controller " MP_VERSION);
   const CLI::Validator duration(CheckDuration, "DURATION", "duration");
   app.add_option("--data-dir", options.data_dir, "Folder for the databases and logs")->required();
   app.add_option("--listen", options.listen, "HOST:PORT of gRPC; port 0: any free one")->capture_default_str();
-  app.add_option("--metrics-listen", options.metrics_listen, "HOST:PORT of /metrics; port 0: any free one; empty: none")->capture_default_str();
-  app.add_option("--lease", lease, "How long a worker may be out of touch before its ranks are given up")->check(duration)->capture_default_str();
+  app.add_option("--metrics-listen", options.metrics_listen, "HOST:PORT of /metrics; port 0: any free one; empty: none")
+      ->capture_default_str();
+  app.add_option("--lease", lease, "How long a worker may be out of touch before its ranks are given up")
+      ->check(duration)
+      ->capture_default_str();
   app.add_option("--heartbeat", heartbeat, "Interval of workers' heartbeats")->check(duration)->capture_default_str();
-  app.add_option("--start-timeout", start_timeout, "Time for all ranks of a gang to come up")->check(duration)->capture_default_str();
-  app.add_option("--stop-grace", stop_grace, "Time between SIGTERM and SIGKILL")->check(duration)->capture_default_str();
-  app.add_option("--shared-root", options.coordinator.shared_root, "Folder that every host sees, for relative paths of specs; default: the submitter's directory");
+  app.add_option("--start-timeout", start_timeout, "Time for all ranks of a gang to come up")
+      ->check(duration)
+      ->capture_default_str();
+  app.add_option("--stop-grace", stop_grace, "Time between SIGTERM and SIGKILL")
+      ->check(duration)
+      ->capture_default_str();
+  app.add_option("--shared-root", options.coordinator.shared_root,
+                 "Folder that every host sees, for relative paths of specs; default: the submitter's directory");
   app.add_option("--address-file", address_file, "Write the addresses here as JSON once serving");
   try {
     app.parse(argc, argv);

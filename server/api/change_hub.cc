@@ -32,7 +32,8 @@ void ChangeHub::Run() {
   while (true) {
     {
       const absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(+[](ChangeHub* hub) ABSL_NO_THREAD_SAFETY_ANALYSIS { return hub->changed_ || hub->stopping_; }, this));
+      mutex_.Await(absl::Condition(
+          +[](ChangeHub* hub) ABSL_NO_THREAD_SAFETY_ANALYSIS { return hub->changed_ || hub->stopping_; }, this));
       if (stopping_) return;
       changed_ = false;
     }

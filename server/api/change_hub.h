@@ -1,5 +1,5 @@
-// Wakes streams when something they may have to send has changed. Streams look for themselves what that is, so a wake too many
-// costs a look and none is lost.
+// Wakes streams when something they may have to send has changed. Streams look for themselves what that is, so a wake
+// too many costs a look and none is lost.
 //
 // Notify may be called under any lock: subscribers run on the hub's own thread. Thread-safety: any thread.
 #pragma once

@@ -10,7 +10,8 @@ namespace {
 // The job's events after a cursor; ends after the one that made its state final.
 class EventSource : public StreamSource<v1::WatchJobResponse> {
  public:
-  EventSource(Coordinator* coordinator, const v1::WatchJobRequest& request) : coordinator_(coordinator), job_(request.name()), after_(request.after_sequence()) {}
+  EventSource(Coordinator* coordinator, const v1::WatchJobRequest& request)
+      : coordinator_(coordinator), job_(request.name()), after_(request.after_sequence()) {}
 
   absl::StatusOr<Pulled> Next(v1::WatchJobResponse* response) override {
     constexpr int kBatch = 100;
@@ -40,19 +41,24 @@ class JobServiceImpl : public v1::JobService::CallbackService {
  public:
   explicit JobServiceImpl(const ServiceParts& parts) : coordinator_(parts.coordinator), hub_(parts.hub) {}
 
-  grpc::ServerUnaryReactor* CreateJob(grpc::CallbackServerContext* context, const v1::CreateJobRequest* request, v1::Job* response) override {
+  grpc::ServerUnaryReactor* CreateJob(grpc::CallbackServerContext* context, const v1::CreateJobRequest* request,
+                                      v1::Job* response) override {
     return FinishUnary(context, response, coordinator_->CreateJob(*request));
   }
-  grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context, const v1::GetJobRequest* request, v1::Job* response) override {
+  grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context, const v1::GetJobRequest* request,
+                                   v1::Job* response) override {
     return FinishUnary(context, response, coordinator_->GetJob(request->name()));
   }
-  grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context, const v1::ListJobsRequest* request, v1::ListJobsResponse* response) override {
+  grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context, const v1::ListJobsRequest* request,
+                                     v1::ListJobsResponse* response) override {
     return FinishUnary(context, response, coordinator_->ListJobs(*request));
   }
-  grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context, const v1::CancelJobRequest* request, v1::Job* response) override {
+  grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context, const v1::CancelJobRequest* request,
+                                      v1::Job* response) override {
     return FinishUnary(context, response, coordinator_->CancelJob(*request));
   }
-  grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(grpc::CallbackServerContext* /*context*/, const v1::WatchJobRequest* request) override {
+  grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(grpc::CallbackServerContext* /*context*/,
+                                                           const v1::WatchJobRequest* request) override {
     return StartPullStream<v1::WatchJobResponse>(hub_, std::make_unique<EventSource>(coordinator_, *request));
   }
 
@@ -65,7 +71,8 @@ class NodeServiceImpl : public v1::NodeService::CallbackService {
  public:
   explicit NodeServiceImpl(const ServiceParts& parts) : coordinator_(parts.coordinator) {}
 
-  grpc::ServerUnaryReactor* ListNodes(grpc::CallbackServerContext* context, const v1::ListNodesRequest* request, v1::ListNodesResponse* response) override {
+  grpc::ServerUnaryReactor* ListNodes(grpc::CallbackServerContext* context, const v1::ListNodesRequest* request,
+                                      v1::ListNodesResponse* response) override {
     return FinishUnary(context, response, coordinator_->ListNodes(*request));
   }
 
@@ -75,7 +82,11 @@ class NodeServiceImpl : public v1::NodeService::CallbackService {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeJobService(const ServiceParts& parts) { return std::make_unique<JobServiceImpl>(parts); }
-std::unique_ptr<grpc::Service> MakeNodeService(const ServiceParts& parts) { return std::make_unique<NodeServiceImpl>(parts); }
+std::unique_ptr<grpc::Service> MakeJobService(const ServiceParts& parts) {
+  return std::make_unique<JobServiceImpl>(parts);
+}
+std::unique_ptr<grpc::Service> MakeNodeService(const ServiceParts& parts) {
+  return std::make_unique<NodeServiceImpl>(parts);
+}
 
 }  // namespace mp

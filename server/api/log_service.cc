@@ -11,7 +11,8 @@ namespace {
 // The output of one or all ranks of an attempt, rank after rank in turns, and of later attempts when following.
 class LogSource : public StreamSource<v1::ReadLogsResponse> {
  public:
-  LogSource(const ServiceParts& parts, const v1::ReadLogsRequest& request) : parts_(parts), request_(request), attempt_(request.attempt()) {}
+  LogSource(const ServiceParts& parts, const v1::ReadLogsRequest& request)
+      : parts_(parts), request_(request), attempt_(request.attempt()) {}
 
   absl::StatusOr<Pulled> Next(v1::ReadLogsResponse* response) override {
     constexpr int64_t kChunk = 65536;
@@ -52,10 +53,14 @@ class LogSource : public StreamSource<v1::ReadLogsResponse> {
  private:
   absl::Status Check(const JobIdentity& job) const {
     if (request_.rank() < -1 || request_.rank() >= job.world_size) {
-      return WithReason(absl::NotFoundError(absl::StrCat("job ", job.name, " has ranks 0 to ", job.world_size - 1, ", no rank ", request_.rank())), "RANK_NOT_FOUND");
+      return WithReason(absl::NotFoundError(absl::StrCat("job ", job.name, " has ranks 0 to ", job.world_size - 1,
+                                                         ", no rank ", request_.rank())),
+                        "RANK_NOT_FOUND");
     }
     if (request_.attempt() < 0 || request_.attempt() > job.attempt) {
-      return WithReason(absl::NotFoundError(absl::StrCat("job ", job.name, " has had ", job.attempt, " attempt(s), no attempt ", request_.attempt())), "ATTEMPT_NOT_FOUND");
+      return WithReason(absl::NotFoundError(absl::StrCat("job ", job.name, " has had ", job.attempt,
+                                                         " attempt(s), no attempt ", request_.attempt())),
+                        "ATTEMPT_NOT_FOUND");
     }
     return absl::OkStatus();
   }
@@ -85,7 +90,8 @@ class LogServiceImpl : public v1::LogService::CallbackService {
  public:
   explicit LogServiceImpl(const ServiceParts& parts) : parts_(parts) {}
 
-  grpc::ServerWriteReactor<v1::ReadLogsResponse>* ReadLogs(grpc::CallbackServerContext* /*context*/, const v1::ReadLogsRequest* request) override {
+  grpc::ServerWriteReactor<v1::ReadLogsResponse>* ReadLogs(grpc::CallbackServerContext* /*context*/,
+                                                           const v1::ReadLogsRequest* request) override {
     return StartPullStream<v1::ReadLogsResponse>(parts_.hub, std::make_unique<LogSource>(parts_, *request));
   }
 
@@ -95,6 +101,8 @@ class LogServiceImpl : public v1::LogService::CallbackService {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeLogService(const ServiceParts& parts) { return std::make_unique<LogServiceImpl>(parts); }
+std::unique_ptr<grpc::Service> MakeLogService(const ServiceParts& parts) {
+  return std::make_unique<LogServiceImpl>(parts);
+}
 
 }  // namespace mp

@@ -9,7 +9,8 @@ namespace {
 // Frames after a cursor. A reader that falls far behind gets the newest ones and a count of those left out.
 class FrameSource : public StreamSource<v1::StreamMetricsResponse> {
  public:
-  FrameSource(const ServiceParts& parts, const v1::StreamMetricsRequest& request) : parts_(parts), request_(request), after_(request.after_sequence()) {}
+  FrameSource(const ServiceParts& parts, const v1::StreamMetricsRequest& request)
+      : parts_(parts), request_(request), after_(request.after_sequence()) {}
 
   absl::StatusOr<Pulled> Next(v1::StreamMetricsResponse* response) override {
     constexpr int kBatch = 64;
@@ -27,7 +28,8 @@ class FrameSource : public StreamSource<v1::StreamMetricsResponse> {
         dropped_ += *newest - kMaxBehind / 2 - after_;
         after_ = *newest - kMaxBehind / 2;
       }
-      absl::StatusOr<std::vector<v1::StoredFrame>> frames = parts_.metrics->FramesAfter(job->uid, after_, request_.rank(), kBatch);
+      absl::StatusOr<std::vector<v1::StoredFrame>> frames =
+          parts_.metrics->FramesAfter(job->uid, after_, request_.rank(), kBatch);
       if (!frames.ok()) return frames.status();
       if (frames->empty()) {
         live_ = true;  // what was stored is sent; from here on it is the reader's pace that counts
@@ -60,11 +62,13 @@ class MetricsServiceImpl : public v1::MetricsService::CallbackService {
  public:
   explicit MetricsServiceImpl(const ServiceParts& parts) : parts_(parts) {}
 
-  grpc::ServerUnaryReactor* QueryMetrics(grpc::CallbackServerContext* context, const v1::QueryMetricsRequest* request, v1::QueryMetricsResponse* response) override {
+  grpc::ServerUnaryReactor* QueryMetrics(grpc::CallbackServerContext* context, const v1::QueryMetricsRequest* request,
+                                         v1::QueryMetricsResponse* response) override {
     return FinishUnary(context, response, Query(*request));
   }
 
-  grpc::ServerWriteReactor<v1::StreamMetricsResponse>* StreamMetrics(grpc::CallbackServerContext* /*context*/, const v1::StreamMetricsRequest* request) override {
+  grpc::ServerWriteReactor<v1::StreamMetricsResponse>* StreamMetrics(grpc::CallbackServerContext* /*context*/,
+                                                                     const v1::StreamMetricsRequest* request) override {
     return StartPullStream<v1::StreamMetricsResponse>(parts_.hub, std::make_unique<FrameSource>(parts_, *request));
   }
 
@@ -73,7 +77,9 @@ class MetricsServiceImpl : public v1::MetricsService::CallbackService {
     const absl::StatusOr<JobIdentity> job = parts_.coordinator->FindJob(request.job());
     if (!job.ok()) return job.status();
     if (request.rank() < -1 || request.rank() >= job->world_size) {
-      return WithReason(absl::InvalidArgumentError("rank must be -1 (all) or one of the job's ranks, 0 to " + std::to_string(job->world_size - 1)), "INVALID_RANK");
+      return WithReason(absl::InvalidArgumentError("rank must be -1 (all) or one of the job's ranks, 0 to " +
+                                                   std::to_string(job->world_size - 1)),
+                        "INVALID_RANK");
     }
     return parts_.metrics->Query(job->uid, request);
   }
@@ -83,6 +89,8 @@ class MetricsServiceImpl : public v1::MetricsService::CallbackService {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeMetricsService(const ServiceParts& parts) { return std::make_unique<MetricsServiceImpl>(parts); }
+std::unique_ptr<grpc::Service> MakeMetricsService(const ServiceParts& parts) {
+  return std::make_unique<MetricsServiceImpl>(parts);
+}
 
 }  // namespace mp

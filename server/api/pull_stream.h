@@ -1,7 +1,8 @@
-// A server stream that asks its source for the next message whenever the last one is on its way and the hub says that something changed: at
-// most one message is held for a slow reader, and nothing is queued.
+// A server stream that asks its source for the next message whenever the last one is on its way and the hub says that
+// something changed: at most one message is held for a slow reader, and nothing is queued.
 //
-// Deletes itself in OnDone, as gRPC's reactors do; make it with StartPullStream. Thread-safety: gRPC's and the hub's threads.
+// Deletes itself in OnDone, as gRPC's reactors do; make it with StartPullStream. Thread-safety: gRPC's and the hub's
+// threads.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -102,7 +103,8 @@ grpc::ServerWriteReactor<Response>* StartPullStream(ChangeHub* hub, std::unique_
 
 // For unary methods.
 template <typename Response>
-grpc::ServerUnaryReactor* FinishUnary(grpc::CallbackServerContext* context, Response* response, absl::StatusOr<Response> result) {
+grpc::ServerUnaryReactor* FinishUnary(grpc::CallbackServerContext* context, Response* response,
+                                      absl::StatusOr<Response> result) {
   auto* reactor = context->DefaultReactor();
   if (result.ok()) *response = *std::move(result);
   reactor->Finish(ToGrpc(result.status()));

@@ -1,5 +1,5 @@
-// The gRPC services: they check, call, and map the error; no logic. Each is not the owner of what it is given, which must outlive the
-// server. Errors and semantics are in proto/mp/v1.
+// The gRPC services: they check, call, and map the error; no logic. Each is not the owner of what it is given, which
+// must outlive the server. Errors and semantics are in proto/mp/v1.
 #pragma once
 
 #include <memory>

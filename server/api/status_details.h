@@ -1,7 +1,7 @@
 // Errors on the wire: absl::Status with google.rpc details <-> grpc::Status (AIP-193).
 //
-// A detail is kept as a payload of the absl::Status, under the type URL of its message. Used by the server and by clients.
-// Thread-safety: any thread.
+// A detail is kept as a payload of the absl::Status, under the type URL of its message. Used by the server and by
+// clients. Thread-safety: any thread.
 #pragma once
 
 #include <grpcpp/support/status.h>

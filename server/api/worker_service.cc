@@ -8,8 +8,8 @@
 namespace mp {
 namespace {
 
-// One worker's stream. The coordinator holds it as a WorkerSession for longer than gRPC holds the reactor, so the reactor hands its
-// calls to this and takes itself away in OnDone.
+// One worker's stream. The coordinator holds it as a WorkerSession for longer than gRPC holds the reactor, so the
+// reactor hands its calls to this and takes itself away in OnDone.
 class SessionReactor;
 
 class Session : public WorkerSession {
@@ -41,7 +41,8 @@ class Session : public WorkerSession {
 
 class SessionReactor : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::ControllerMessage> {
  public:
-  explicit SessionReactor(Coordinator* coordinator) : coordinator_(coordinator), session_(std::make_shared<Session>()) {}
+  explicit SessionReactor(Coordinator* coordinator)
+      : coordinator_(coordinator), session_(std::make_shared<Session>()) {}
 
   void Begin() {
     session_->Attach(this);
@@ -54,8 +55,9 @@ class SessionReactor : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::Con
       return session_->Close(absl::OkStatus());
     }
     if (!registered_) {
-      const absl::Status status = message_.has_register_() ? coordinator_->Register(session_, message_.register_())
-                                                           : absl::InvalidArgumentError("the first message must be Register");
+      const absl::Status status = message_.has_register_()
+                                      ? coordinator_->Register(session_, message_.register_())
+                                      : absl::InvalidArgumentError("the first message must be Register");
       if (!status.ok()) return session_->Close(status);
       registered_ = true;
     } else {
@@ -151,14 +153,19 @@ class WorkerServiceImpl : public v1::WorkerService::CallbackService {
  public:
   explicit WorkerServiceImpl(const ServiceParts& parts) : parts_(parts) {}
 
-  grpc::ServerBidiReactor<v1::WorkerMessage, v1::ControllerMessage>* Session(grpc::CallbackServerContext* /*context*/) override {
+  grpc::ServerBidiReactor<v1::WorkerMessage, v1::ControllerMessage>* Session(
+      grpc::CallbackServerContext* /*context*/) override {
     return Start(std::make_unique<SessionReactor>(parts_.coordinator));
   }
-  grpc::ServerBidiReactor<v1::ShipLogsRequest, v1::ShipLogsResponse>* ShipLogs(grpc::CallbackServerContext* /*context*/) override {
-    return Start(std::make_unique<ShipReactor<v1::ShipLogsRequest, v1::ShipLogsResponse>>([this](const v1::ShipLogsRequest& request) { return StoreLogs(request); }));
+  grpc::ServerBidiReactor<v1::ShipLogsRequest, v1::ShipLogsResponse>* ShipLogs(
+      grpc::CallbackServerContext* /*context*/) override {
+    return Start(std::make_unique<ShipReactor<v1::ShipLogsRequest, v1::ShipLogsResponse>>(
+        [this](const v1::ShipLogsRequest& request) { return StoreLogs(request); }));
   }
-  grpc::ServerBidiReactor<v1::ShipEventsRequest, v1::ShipEventsResponse>* ShipEvents(grpc::CallbackServerContext* /*context*/) override {
-    return Start(std::make_unique<ShipReactor<v1::ShipEventsRequest, v1::ShipEventsResponse>>([this](const v1::ShipEventsRequest& request) { return StoreEvents(request); }));
+  grpc::ServerBidiReactor<v1::ShipEventsRequest, v1::ShipEventsResponse>* ShipEvents(
+      grpc::CallbackServerContext* /*context*/) override {
+    return Start(std::make_unique<ShipReactor<v1::ShipEventsRequest, v1::ShipEventsResponse>>(
+        [this](const v1::ShipEventsRequest& request) { return StoreEvents(request); }));
   }
 
  private:
@@ -176,7 +183,8 @@ class WorkerServiceImpl : public v1::WorkerService::CallbackService {
       response.set_refused(true);
       return response;
     }
-    const absl::StatusOr<int64_t> stored = parts_.logs->Append(request.id().job_uid(), request.id().attempt(), request.rank(), request.offset(), request.data());
+    const absl::StatusOr<int64_t> stored = parts_.logs->Append(request.id().job_uid(), request.id().attempt(),
+                                                               request.rank(), request.offset(), request.data());
     if (!stored.ok()) return stored.status();
     response.set_stored(*stored);
     parts_.hub->Notify();
@@ -198,9 +206,12 @@ class WorkerServiceImpl : public v1::WorkerService::CallbackService {
     const int64_t known = *position + 1 - request.first_sequence();
     if (known < 0 || known >= request.events_size()) return response;  // a gap, or nothing new
     const std::vector<v1::TrainerEvent> events(request.events().begin() + known, request.events().end());
-    // The job's own record first: should the process end in between, the events come again and are recorded twice rather than never.
+    // The job's own record first: should the process end in between, the events come again and are recorded twice
+    // rather than never.
     if (absl::Status status = parts_.coordinator->RankEvents(id, request.rank(), events); !status.ok()) return status;
-    if (absl::Status status = parts_.metrics->Append(id.job_uid(), id.attempt(), request.rank(), *position + 1, events); !status.ok()) return status;
+    if (absl::Status status = parts_.metrics->Append(id.job_uid(), id.attempt(), request.rank(), *position + 1, events);
+        !status.ok())
+      return status;
     parts_.exposition->Record(id.job(), request.rank(), events);
     response.set_stored(*position + static_cast<int64_t>(events.size()));
     parts_.hub->Notify();
@@ -212,6 +223,8 @@ class WorkerServiceImpl : public v1::WorkerService::CallbackService {
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeWorkerService(const ServiceParts& parts) { return std::make_unique<WorkerServiceImpl>(parts); }
+std::unique_ptr<grpc::Service> MakeWorkerService(const ServiceParts& parts) {
+  return std::make_unique<WorkerServiceImpl>(parts);
+}
 
 }  // namespace mp

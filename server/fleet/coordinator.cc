@@ -38,12 +38,14 @@ std::string RandomUid() {
 }
 
 absl::Status NoSuchJob(const std::string& name) {
-  return WithReason(absl::NotFoundError(absl::StrCat("there is no job \"", name, "\"")), "JOB_NOT_FOUND", {{"job", name}});
+  return WithReason(absl::NotFoundError(absl::StrCat("there is no job \"", name, "\"")), "JOB_NOT_FOUND",
+                    {{"job", name}});
 }
 
 // Where output_dir lies, in one form for one directory.
 std::string OutputDirectory(const v1::Job& job) {
-  std::string path = (std::filesystem::path(job.working_directory()) / job.spec().training().output_dir()).lexically_normal().string();
+  std::string path =
+      (std::filesystem::path(job.working_directory()) / job.spec().training().output_dir()).lexically_normal().string();
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
 }
@@ -53,13 +55,15 @@ bool HasRelativePath(const v1::JobSpec& spec) {
   const auto source = [&](const v1::DataSource& s) { return relative(s.path()); };
   const std::string& resume = spec.training().resume_from_checkpoint();
   return std::any_of(spec.data().train().begin(), spec.data().train().end(), source) ||
-         std::any_of(spec.data().eval().begin(), spec.data().eval().end(), source) || relative(spec.model().config_path()) ||
-         relative(spec.training().output_dir()) || (relative(resume) && resume != "none" && resume != "latest");
+         std::any_of(spec.data().eval().begin(), spec.data().eval().end(), source) ||
+         relative(spec.model().config_path()) || relative(spec.training().output_dir()) ||
+         (relative(resume) && resume != "none" && resume != "latest");
 }
 
 }  // namespace
 
-Coordinator::Coordinator(Store* store, CoordinatorOptions options, Clock clock, std::function<void(const std::string&)> on_change)
+Coordinator::Coordinator(Store* store, CoordinatorOptions options, Clock clock,
+                         std::function<void(const std::string&)> on_change)
     : store_(store), options_(std::move(options)), clock_(std::move(clock)), on_change_(std::move(on_change)) {}
 
 absl::Status Coordinator::Start() {
@@ -81,7 +85,8 @@ absl::Status Coordinator::Start() {
     const std::string uid = job.uid();
     order_.push_back(uid);
     uid_by_name_[job.name()] = uid;
-    const bool has_ranks = job.state() == v1::Job::STARTING || job.state() == v1::Job::RUNNING || job.state() == v1::Job::STOPPING;
+    const bool has_ranks =
+        job.state() == v1::Job::STARTING || job.state() == v1::Job::RUNNING || job.state() == v1::Job::STOPPING;
     if (has_ranks && job.attempts_size() > 0) {
       Gang& gang = gangs_[uid];
       const v1::Attempt& attempt = *job.attempts().rbegin();
@@ -130,7 +135,8 @@ v1::JobEvent Coordinator::MakeEvent(const v1::Job& job, v1::JobEvent::Type type,
   return event;
 }
 
-absl::Status Coordinator::Write(const v1::Job& job, std::vector<v1::JobEvent> events, bool with_attempt, const std::string& request_id) {
+absl::Status Coordinator::Write(const v1::Job& job, std::vector<v1::JobEvent> events, bool with_attempt,
+                                const std::string& request_id) {
   Transaction transaction;
   v1::Job written = job;
   int64_t& last = last_event_[job.uid()];
@@ -145,7 +151,8 @@ absl::Status Coordinator::Write(const v1::Job& job, std::vector<v1::JobEvent> ev
   transaction.request_id = request_id;
   transaction.request_job_uid = job.uid();
   if (absl::Status status = store_->Commit(transaction); !status.ok()) {
-    spdlog::error("job {}: a change could not be stored and is tried again: {}", job.name(), std::string(status.message()));
+    spdlog::error("job {}: a change could not be stored and is tried again: {}", job.name(),
+                  std::string(status.message()));
     retry_ = true;
     return status;
   }
@@ -155,7 +162,8 @@ absl::Status Coordinator::Write(const v1::Job& job, std::vector<v1::JobEvent> ev
   return absl::OkStatus();
 }
 
-absl::Status Coordinator::ChangeState(const std::string& uid, v1::Job::State to, v1::EndCause cause, const std::string& message) {
+absl::Status Coordinator::ChangeState(const std::string& uid, v1::Job::State to, v1::EndCause cause,
+                                      const std::string& message) {
   v1::Job job = jobs_.at(uid);
   if (absl::Status status = Transition(&job, to, cause, message, clock_.wall()); !status.ok()) return status;
   return Write(job, {MakeEvent(job, v1::JobEvent::STATE_CHANGED, message)}, false);
@@ -168,11 +176,14 @@ absl::Status Coordinator::CheckOutputDirectory(const v1::Job& job) {
   for (const auto& [uid, other] : jobs_) {
     if (other.spec().has_workload() || OutputDirectory(other) != wanted) continue;
     if (resumes && IsFinal(other.state())) continue;
-    const std::string advice = IsFinal(other.state()) ? "name another training.output_dir, or continue from it with training.resume_from_checkpoint: latest"
-                                                      : "name another training.output_dir";
-    return WithReason(absl::FailedPreconditionError(absl::StrCat("training.output_dir ", wanted, " belongs to job ", other.name(), " (",
-                                                                 v1::Job::State_Name(other.state()), "); ", advice)),
-                      "OUTPUT_DIR_TAKEN", {{"owner", other.name()}});
+    const std::string advice =
+        IsFinal(other.state())
+            ? "name another training.output_dir, or continue from it with training.resume_from_checkpoint: latest"
+            : "name another training.output_dir";
+    return WithReason(
+        absl::FailedPreconditionError(absl::StrCat("training.output_dir ", wanted, " belongs to job ", other.name(),
+                                                   " (", v1::Job::State_Name(other.state()), "); ", advice)),
+        "OUTPUT_DIR_TAKEN", {{"owner", other.name()}});
   }
   return absl::OkStatus();
 }
@@ -192,7 +203,9 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
   job.set_working_directory(options_.shared_root.empty() ? request.working_directory() : options_.shared_root);
   if (job.working_directory().empty()) {
     if (HasRelativePath(*spec)) {
-      return InvalidSpec({{"working_directory", "the spec has relative paths, and neither the controller has a --shared-root nor the request a working_directory"}});
+      return InvalidSpec({{"working_directory",
+                           "the spec has relative paths, and neither the controller has a --shared-root nor the "
+                           "request a working_directory"}});
     }
     job.set_working_directory("/");
   }
@@ -203,12 +216,17 @@ absl::StatusOr<v1::Job> Coordinator::CreateJob(const v1::CreateJobRequest& reque
 
   const absl::MutexLock lock(&mutex_);
   if (const v1::Job* other = FindByName(job.name()); other != nullptr) {
-    return WithReason(absl::AlreadyExistsError(absl::StrCat("a job named \"", job.name(), "\" exists (", v1::Job::State_Name(other->state()), "); choose another name")),
-                      "JOB_EXISTS", {{"job", job.name()}});
+    return WithReason(
+        absl::AlreadyExistsError(absl::StrCat("a job named \"", job.name(), "\" exists (",
+                                              v1::Job::State_Name(other->state()), "); choose another name")),
+        "JOB_EXISTS", {{"job", job.name()}});
   }
   if (absl::Status status = CheckOutputDirectory(job); !status.ok()) return status;
   if (request.validate_only()) return job;
-  if (absl::Status status = Write(job, {MakeEvent(job, v1::JobEvent::SUBMITTED, "submitted")}, false, request.request_id()); !status.ok()) return status;
+  if (absl::Status status =
+          Write(job, {MakeEvent(job, v1::JobEvent::SUBMITTED, "submitted")}, false, request.request_id());
+      !status.ok())
+    return status;
   order_.push_back(job.uid());
   uid_by_name_[job.name()] = job.uid();
   if (!request.request_id().empty()) uid_by_request_[request.request_id()] = job.uid();
@@ -225,7 +243,8 @@ absl::StatusOr<v1::Job> Coordinator::GetJob(const std::string& name) {
 }
 
 absl::StatusOr<v1::ListJobsResponse> Coordinator::ListJobs(const v1::ListJobsRequest& request) {
-  if (request.page_size() < 0) return WithReason(absl::InvalidArgumentError("page_size must not be negative"), "INVALID_PAGE");
+  if (request.page_size() < 0)
+    return WithReason(absl::InvalidArgumentError("page_size must not be negative"), "INVALID_PAGE");
   const int page = request.page_size() == 0 ? kDefaultPage : std::min<int>(request.page_size(), kMaxPage);
   const absl::MutexLock lock(&mutex_);
   // A token is the index of the newest job not sent yet.
@@ -255,7 +274,9 @@ absl::StatusOr<v1::Job> Coordinator::CancelJob(const v1::CancelJobRequest& reque
   v1::Job* job = FindByName(request.name());
   if (job == nullptr) return NoSuchJob(request.name());
   if (job->state() == v1::Job::SUCCEEDED || job->state() == v1::Job::FAILED) {
-    return WithReason(absl::FailedPreconditionError(absl::StrCat("job ", job->name(), " is ", v1::Job::State_Name(job->state()), " already")), "JOB_FINAL", {{"job", job->name()}});
+    return WithReason(absl::FailedPreconditionError(
+                          absl::StrCat("job ", job->name(), " is ", v1::Job::State_Name(job->state()), " already")),
+                      "JOB_FINAL", {{"job", job->name()}});
   }
   const std::string uid = job->uid();
   const std::string message = CauseText(v1::END_CAUSE_CANCELLED);
@@ -266,13 +287,16 @@ absl::StatusOr<v1::Job> Coordinator::CancelJob(const v1::CancelJobRequest& reque
       v1::Job changed = *job;
       changed.set_stop_cause(v1::END_CAUSE_CANCELLED);
       changed.set_message(message);
-      if (absl::Status status = Write(changed, {MakeEvent(changed, v1::JobEvent::STATE_CHANGED, message)}, false); !status.ok()) return status;
+      if (absl::Status status = Write(changed, {MakeEvent(changed, v1::JobEvent::STATE_CHANGED, message)}, false);
+          !status.ok())
+        return status;
     }
     SetCause(&gang->second, v1::END_CAUSE_CANCELLED, message);
     Advance(uid);
     return jobs_.at(uid);
   }
-  if (absl::Status status = ChangeState(uid, v1::Job::CANCELLED, v1::END_CAUSE_CANCELLED, message); !status.ok()) return status;
+  if (absl::Status status = ChangeState(uid, v1::Job::CANCELLED, v1::END_CAUSE_CANCELLED, message); !status.ok())
+    return status;
   PlaceJobs();
   return jobs_.at(uid);
 }
@@ -289,7 +313,8 @@ absl::StatusOr<std::vector<v1::JobEvent>> Coordinator::Events(const std::string&
 }
 
 absl::StatusOr<v1::ListNodesResponse> Coordinator::ListNodes(const v1::ListNodesRequest& request) {
-  if (request.page_size() < 0) return WithReason(absl::InvalidArgumentError("page_size must not be negative"), "INVALID_PAGE");
+  if (request.page_size() < 0)
+    return WithReason(absl::InvalidArgumentError("page_size must not be negative"), "INVALID_PAGE");
   const int page = request.page_size() == 0 ? kMaxPage : std::min<int>(request.page_size(), kMaxPage);
   v1::ListNodesResponse response;
   for (v1::Node& node : AllNodes()) {
@@ -308,7 +333,8 @@ absl::StatusOr<JobIdentity> Coordinator::FindJob(const std::string& name) {
   const v1::Job* job = FindByName(name);
   if (job == nullptr) return NoSuchJob(name);
   const auto& resources = job->spec().resources();
-  return JobIdentity{job->uid(), job->name(), job->attempt(), resources.nodes() * resources.devices_per_node(), IsFinal(job->state())};
+  return JobIdentity{job->uid(), job->name(), job->attempt(), resources.nodes() * resources.devices_per_node(),
+                     IsFinal(job->state())};
 }
 
 std::vector<v1::Job> Coordinator::AllJobs() {
@@ -342,13 +368,16 @@ void Coordinator::Tick() {
   for (auto& [uid, gang] : gangs_) {
     const v1::Job& job = jobs_.at(uid);
     if (job.state() == v1::Job::STARTING && now >= gang.start_deadline) {
-      SetCause(&gang, v1::END_CAUSE_START_FAILED, absl::StrCat("only ", gang.started.size(), " of ", gang.world_size, " ranks started within ", absl::FormatDuration(options_.start_timeout)));
+      SetCause(&gang, v1::END_CAUSE_START_FAILED,
+               absl::StrCat("only ", gang.started.size(), " of ", gang.world_size, " ranks started within ",
+                            absl::FormatDuration(options_.start_timeout)));
     }
     const auto& limit = job.spec().scheduling().time_limit();
     const absl::Duration allowed = absl::Seconds(limit.seconds()) + absl::Nanoseconds(limit.nanos());
     if (allowed > absl::ZeroDuration() && job.has_start_time() &&
         clock_.wall() - absl::FromUnixSeconds(job.start_time().seconds()) >= allowed) {
-      SetCause(&gang, v1::END_CAUSE_TIME_LIMIT, absl::StrCat("the time limit of ", absl::FormatDuration(allowed), " is reached"));
+      SetCause(&gang, v1::END_CAUSE_TIME_LIMIT,
+               absl::StrCat("the time limit of ", absl::FormatDuration(allowed), " is reached"));
     }
     active.push_back(uid);
   }

@@ -1,8 +1,9 @@
-// The controller's core: jobs, nodes and gangs under one lock. API calls, workers' messages and the clock come in; messages to
-// workers and durable changes go out. Every change of state is in the store before anything that follows from it is sent.
+// The controller's core: jobs, nodes and gangs under one lock. API calls, workers' messages and the clock come in;
+// messages to workers and durable changes go out. Every change of state is in the store before anything that follows
+// from it is sent.
 //
-// It does no network I/O and starts no thread: sessions are handed in, the clock too, and somebody calls Tick at NextDeadline. So a test can
-// drive it through days of cluster life with a clock of its own.
+// It does no network I/O and starts no thread: sessions are handed in, the clock too, and somebody calls Tick at
+// NextDeadline. So a test can drive it through days of cluster life with a clock of its own.
 //
 // Thread-safety: any thread may call any method.
 #pragma once
@@ -41,8 +42,8 @@ struct CoordinatorOptions {
 };
 
 struct Clock {
-  std::function<absl::Time()> wall;            // for records
-  std::function<absl::Duration()> monotonic;   // for leases and timeouts
+  std::function<absl::Time()> wall;           // for records
+  std::function<absl::Duration()> monotonic;  // for leases and timeouts
 };
 
 // What metrics and logs need to know of a job.
@@ -56,8 +57,8 @@ struct JobIdentity {
 
 class Coordinator {
  public:
-  // `store` is not owned. `on_change` is called, under the lock, with a job's name after each durable change or end; it must not
-  // call back. It may be empty.
+  // `store` is not owned. `on_change` is called, under the lock, with a job's name after each durable change or end; it
+  // must not call back. It may be empty.
   Coordinator(Store* store, CoordinatorOptions options, Clock clock, std::function<void(const std::string&)> on_change);
 
   // Loads the store and honours the leases that an earlier controller gave. Call once, first.
@@ -101,17 +102,19 @@ class Coordinator {
 
   // coordinator.cc
   v1::Job* FindByName(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  v1::JobEvent MakeEvent(const v1::Job& job, v1::JobEvent::Type type, const std::string& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Commits the job with these events; on success it is the new truth.
-  absl::Status Write(const v1::Job& job, std::vector<v1::JobEvent> events, bool with_attempt, const std::string& request_id = "")
+  v1::JobEvent MakeEvent(const v1::Job& job, v1::JobEvent::Type type, const std::string& message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Commits the job with these events; on success it is the new truth.
+  absl::Status Write(const v1::Job& job, std::vector<v1::JobEvent> events, bool with_attempt,
+                     const std::string& request_id = "") ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ChangeState(const std::string& uid, v1::Job::State to, v1::EndCause cause, const std::string& message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckOutputDirectory(const v1::Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // placement.cc
   void PlaceJobs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status StartAttempt(std::string uid, const std::vector<v1::Placement>& placements) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status StartAttempt(std::string uid, const std::vector<v1::Placement>& placements)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendPrepare(const Gang& gang, const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendLaunch(const Gang& gang, const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendStop(const Gang& gang, const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -127,7 +130,8 @@ class Coordinator {
   void OnPrepared(const std::string& node, const v1::Prepared& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnRankExited(Gang* gang, const v1::RankExited& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAttemptEnded(const std::string& node, const v1::AttemptId& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OnCheckpointQuestion(const std::string& node, const v1::CheckpointQuestion& question) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnCheckpointQuestion(const std::string& node, const v1::CheckpointQuestion& question)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MemberLost(const std::string& node, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // registration.cc
@@ -141,13 +145,13 @@ class Coordinator {
   const std::function<void(const std::string&)> on_change_;
 
   absl::Mutex mutex_;
-  std::map<std::string, v1::Job> jobs_ ABSL_GUARDED_BY(mutex_);             // by uid, with attempts
-  std::vector<std::string> order_ ABSL_GUARDED_BY(mutex_);                  // uids, oldest first
+  std::map<std::string, v1::Job> jobs_ ABSL_GUARDED_BY(mutex_);  // by uid, with attempts
+  std::vector<std::string> order_ ABSL_GUARDED_BY(mutex_);       // uids, oldest first
   std::map<std::string, std::string> uid_by_name_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::string> uid_by_request_ ABSL_GUARDED_BY(mutex_);
-  std::map<std::string, int64_t> last_event_ ABSL_GUARDED_BY(mutex_);       // by uid
-  std::map<std::string, NodeState> nodes_ ABSL_GUARDED_BY(mutex_);          // by name
-  std::map<std::string, Gang> gangs_ ABSL_GUARDED_BY(mutex_);               // by job uid
+  std::map<std::string, int64_t> last_event_ ABSL_GUARDED_BY(mutex_);  // by uid
+  std::map<std::string, NodeState> nodes_ ABSL_GUARDED_BY(mutex_);     // by name
+  std::map<std::string, Gang> gangs_ ABSL_GUARDED_BY(mutex_);          // by job uid
   absl::Duration recovery_end_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
   bool retry_ ABSL_GUARDED_BY(mutex_) = false;  // a write failed: try again soon
 };

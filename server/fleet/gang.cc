@@ -38,7 +38,10 @@ void Coordinator::Advance(const std::string& uid) {
   }
   if (state() == v1::Job::STARTING && static_cast<int>(gang.started.size()) == gang.world_size &&
       (gang.cause == v1::END_CAUSE_UNSPECIFIED || gang.cause == v1::END_CAUSE_SUCCEEDED)) {
-    if (!ChangeState(uid, v1::Job::RUNNING, v1::END_CAUSE_UNSPECIFIED, absl::StrCat("all ", gang.world_size, " rank(s) run")).ok()) return;
+    if (!ChangeState(uid, v1::Job::RUNNING, v1::END_CAUSE_UNSPECIFIED,
+                     absl::StrCat("all ", gang.world_size, " rank(s) run"))
+             .ok())
+      return;
   }
   if (gang.cause != v1::END_CAUSE_UNSPECIFIED && (state() == v1::Job::STARTING || state() == v1::Job::RUNNING)) {
     if (!ChangeState(uid, v1::Job::STOPPING, gang.cause, gang.message).ok()) return;
@@ -54,7 +57,8 @@ void Coordinator::FinishAttempt(const std::string& uid) {
   const Gang& gang = gangs_.at(uid);
   v1::Job job = jobs_.at(uid);
   v1::Attempt& attempt = *job.mutable_attempts()->rbegin();
-  *attempt.mutable_end_time() = google::protobuf::util::TimeUtil::NanosecondsToTimestamp(absl::ToUnixNanos(clock_.wall()));
+  *attempt.mutable_end_time() =
+      google::protobuf::util::TimeUtil::NanosecondsToTimestamp(absl::ToUnixNanos(clock_.wall()));
   attempt.set_cause(gang.cause);
   attempt.set_message(gang.message);
   const Outcome outcome = AfterAttempt(job, gang.cause, gang.message);
@@ -81,7 +85,8 @@ void Coordinator::OnPrepared(const std::string& node, const v1::Prepared& messag
   } else {
     std::string all;
     for (const v1::PrepareError& error : message.errors()) {
-      absl::StrAppend(&all, all.empty() ? "" : "; ", error.field().empty() ? "" : absl::StrCat(error.field(), ": "), error.message());
+      absl::StrAppend(&all, all.empty() ? "" : "; ", error.field().empty() ? "" : absl::StrCat(error.field(), ": "),
+                      error.message());
     }
     SetCause(gang, message.errors(0).cause(), all);
   }
@@ -96,7 +101,8 @@ void Coordinator::OnRankExited(Gang* gang, const v1::RankExited& message) {
 }
 
 void Coordinator::OnAttemptEnded(const std::string& node, const v1::AttemptId& id) {
-  if (const auto it = nodes_.find(node); it != nodes_.end() && it->second.left.erase({id.job_uid(), id.attempt()}) > 0) {
+  if (const auto it = nodes_.find(node);
+      it != nodes_.end() && it->second.left.erase({id.job_uid(), id.attempt()}) > 0) {
     SendForget(id, node);
     PlaceJobs();
   }
@@ -125,7 +131,8 @@ void Coordinator::OnCheckpointQuestion(const std::string& node, const v1::Checkp
   const v1::Job::State state = gang == nullptr ? v1::Job::STATE_UNSPECIFIED : jobs_.at(question.id().job_uid()).state();
   permission->set_granted(state == v1::Job::STARTING || state == v1::Job::RUNNING);
   if (!permission->granted()) {
-    permission->set_reason(gang == nullptr ? "this attempt is over" : absl::StrCat("the job is ", v1::Job::State_Name(state)));
+    permission->set_reason(gang == nullptr ? "this attempt is over"
+                                           : absl::StrCat("the job is ", v1::Job::State_Name(state)));
   }
   Send(node, message);
 }
@@ -138,7 +145,8 @@ void Coordinator::MemberLost(const std::string& node, const std::string& why) {
     it->second.ended = true;
     SetCause(&gang, v1::END_CAUSE_WORKER_LOST, absl::StrCat("worker ", node, ": ", why));
     const v1::Job job = jobs_.at(uid);
-    Write(job, {MakeEvent(job, v1::JobEvent::WORKER_LOST, absl::StrCat("worker ", node, ": ", why))}, false).IgnoreError();
+    Write(job, {MakeEvent(job, v1::JobEvent::WORKER_LOST, absl::StrCat("worker ", node, ": ", why))}, false)
+        .IgnoreError();
     affected.push_back(uid);
   }
   for (const std::string& uid : affected) Advance(uid);

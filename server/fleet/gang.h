@@ -24,8 +24,8 @@ struct Gang {
   std::string rendezvous_address;
   int rendezvous_port = 0;
   bool launched = false;
-  std::set<int> started;  // ranks
-  std::set<int> exited;   // ranks
+  std::set<int> started;                                     // ranks
+  std::set<int> exited;                                      // ranks
   absl::Duration start_deadline = absl::InfiniteDuration();  // monotonic
   // Why it is to end, the cause nearest to the root so far; unspecified: it goes on.
   v1::EndCause cause = v1::END_CAUSE_UNSPECIFIED;

@@ -17,8 +17,12 @@ void Coordinator::PlaceJobs() {
     if (job.state() != v1::Job::PENDING) continue;
     const auto& resources = job.spec().resources();
     const auto& labels = job.spec().scheduling().labels();
-    snapshot.pending.push_back({job.name(), resources.node_class(), resources.nodes(), resources.devices_per_node(),
-                                job.spec().precision().policy() == v1::PrecisionSpec::FP8, {labels.begin(), labels.end()}});
+    snapshot.pending.push_back({job.name(),
+                                resources.node_class(),
+                                resources.nodes(),
+                                resources.devices_per_node(),
+                                job.spec().precision().policy() == v1::PrecisionSpec::FP8,
+                                {labels.begin(), labels.end()}});
   }
   if (snapshot.pending.empty()) return;
   snapshot.recovering = clock_.monotonic() < recovery_end_;
@@ -60,7 +64,8 @@ void Coordinator::PlaceJobs() {
 }
 
 // By value: the job that holds the caller's copy is replaced below.
-absl::Status Coordinator::StartAttempt(std::string uid, const std::vector<v1::Placement>& placements) {  // NOLINT(performance-unnecessary-value-param)
+absl::Status Coordinator::StartAttempt(
+    std::string uid, const std::vector<v1::Placement>& placements) {  // NOLINT(performance-unnecessary-value-param)
   v1::Job job = jobs_.at(uid);
   v1::Attempt& attempt = *job.add_attempts();
   attempt.set_number(job.attempt() + 1);
@@ -68,13 +73,18 @@ absl::Status Coordinator::StartAttempt(std::string uid, const std::vector<v1::Pl
   std::vector<std::string> places;
   for (const v1::Placement& placement : placements) {
     *attempt.add_placements() = placement;
-    places.push_back(absl::StrCat(placement.node(), " (", placement.ranks() == 1 ? "rank " : "ranks ", placement.first_rank(),
-                                  placement.ranks() == 1 ? "" : absl::StrCat("-", placement.first_rank() + placement.ranks() - 1), ")"));
+    places.push_back(absl::StrCat(
+        placement.node(), " (", placement.ranks() == 1 ? "rank " : "ranks ", placement.first_rank(),
+        placement.ranks() == 1 ? "" : absl::StrCat("-", placement.first_rank() + placement.ranks() - 1), ")"));
   }
   const std::string where = absl::StrCat("attempt ", attempt.number(), " on ", absl::StrJoin(places, ", "));
-  *attempt.mutable_create_time() = google::protobuf::util::TimeUtil::NanosecondsToTimestamp(absl::ToUnixNanos(clock_.wall()));
-  if (absl::Status status = Transition(&job, v1::Job::STARTING, v1::END_CAUSE_UNSPECIFIED, where, clock_.wall()); !status.ok()) return status;
-  const absl::Status status = Write(job, {MakeEvent(job, v1::JobEvent::PLACED, where), MakeEvent(job, v1::JobEvent::STATE_CHANGED, where)}, true);
+  *attempt.mutable_create_time() =
+      google::protobuf::util::TimeUtil::NanosecondsToTimestamp(absl::ToUnixNanos(clock_.wall()));
+  if (absl::Status status = Transition(&job, v1::Job::STARTING, v1::END_CAUSE_UNSPECIFIED, where, clock_.wall());
+      !status.ok())
+    return status;
+  const absl::Status status = Write(
+      job, {MakeEvent(job, v1::JobEvent::PLACED, where), MakeEvent(job, v1::JobEvent::STATE_CHANGED, where)}, true);
   if (!status.ok()) return status;
 
   Gang& gang = gangs_[uid];
@@ -124,7 +134,8 @@ void Coordinator::SendStop(const Gang& gang, const std::string& node) {
   v1::ControllerMessage message;
   auto* stop = message.mutable_stop_attempt();
   *stop->mutable_id() = gang.id;
-  *stop->mutable_grace() = google::protobuf::util::TimeUtil::NanosecondsToDuration(absl::ToInt64Nanoseconds(options_.stop_grace));
+  *stop->mutable_grace() =
+      google::protobuf::util::TimeUtil::NanosecondsToDuration(absl::ToInt64Nanoseconds(options_.stop_grace));
   stop->set_reason(gang.message);
   Send(node, message);
 }

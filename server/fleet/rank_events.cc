@@ -14,7 +14,8 @@ std::string PlanText(const v1::PrecisionPlan& plan) {
   std::vector<std::string> exceptions;
   for (const v1::PrecisionPlan::Layer& layer : plan.layers()) {
     ++counts[layer.compute()];
-    if (!layer.reason().empty()) exceptions.push_back(absl::StrCat(layer.name(), " in ", layer.compute(), ": ", layer.reason()));
+    if (!layer.reason().empty())
+      exceptions.push_back(absl::StrCat(layer.name(), " in ", layer.compute(), ": ", layer.reason()));
   }
   std::vector<std::string> parts;
   for (const auto& [compute, count] : counts) parts.push_back(absl::StrCat(count, " in ", compute));
@@ -65,19 +66,26 @@ absl::Status Coordinator::RankEvents(const v1::AttemptId& id, int rank, const st
       case v1::TrainerEvent::kEvaluation:
         if (const auto loss = event.evaluation().metrics().find("loss"); loss != event.evaluation().metrics().end()) {
           job.mutable_progress()->set_eval_loss(loss->second);
-          made.push_back(MakeEvent(job, v1::JobEvent::EVALUATED, absl::StrCat("evaluation loss ", loss->second, " at step ", event.evaluation().step())));
+          made.push_back(
+              MakeEvent(job, v1::JobEvent::EVALUATED,
+                        absl::StrCat("evaluation loss ", loss->second, " at step ", event.evaluation().step())));
         }
         break;
       case v1::TrainerEvent::kCheckpointSaved:
         job.mutable_progress()->set_checkpoint_step(event.checkpoint_saved().step());
         job.mutable_progress()->set_checkpoint_path(event.checkpoint_saved().path());
-        made.push_back(MakeEvent(job, v1::JobEvent::CHECKPOINT_SAVED, absl::StrCat(event.checkpoint_saved().path(), " (", event.checkpoint_saved().bytes(), " bytes)")));
+        made.push_back(MakeEvent(
+            job, v1::JobEvent::CHECKPOINT_SAVED,
+            absl::StrCat(event.checkpoint_saved().path(), " (", event.checkpoint_saved().bytes(), " bytes)")));
         break;
       case v1::TrainerEvent::kCheckpointDamaged:
-        made.push_back(MakeEvent(job, v1::JobEvent::CHECKPOINT_DAMAGED, absl::StrCat(event.checkpoint_damaged().path(), ": ", event.checkpoint_damaged().reason())));
+        made.push_back(
+            MakeEvent(job, v1::JobEvent::CHECKPOINT_DAMAGED,
+                      absl::StrCat(event.checkpoint_damaged().path(), ": ", event.checkpoint_damaged().reason())));
         break;
       case v1::TrainerEvent::kResumed:
-        made.push_back(MakeEvent(job, v1::JobEvent::RESUMED, absl::StrCat("from step ", event.resumed().step(), ", ", event.resumed().path())));
+        made.push_back(MakeEvent(job, v1::JobEvent::RESUMED,
+                                 absl::StrCat("from step ", event.resumed().step(), ", ", event.resumed().path())));
         break;
       case v1::TrainerEvent::kPrecisionPlan:
         made.push_back(MakeEvent(job, v1::JobEvent::PRECISION_PLAN, PlanText(event.precision_plan())));
@@ -87,7 +95,8 @@ absl::Status Coordinator::RankEvents(const v1::AttemptId& id, int rank, const st
     }
   }
   if (made.empty() && !first_frame) {
-    *it->second.mutable_progress() = job.progress();  // durable with the next event; the series itself is stored already
+    *it->second.mutable_progress() =
+        job.progress();  // durable with the next event; the series itself is stored already
   } else if (absl::Status status = Write(job, std::move(made), false); !status.ok()) {
     return status;
   }

@@ -22,13 +22,17 @@ bool Coordinator::IsHeldElsewhere(const NodeState& node, const v1::Register& mes
 
 absl::Status Coordinator::Register(const std::shared_ptr<WorkerSession>& session, const v1::Register& message) {
   if (message.node_name().empty() || message.instance_id().empty() || message.devices().empty()) {
-    return WithReason(absl::InvalidArgumentError("a worker registers with a node name, an instance id and at least one device"), "INVALID_REGISTER");
+    return WithReason(
+        absl::InvalidArgumentError("a worker registers with a node name, an instance id and at least one device"),
+        "INVALID_REGISTER");
   }
   const absl::MutexLock lock(&mutex_);
   NodeState& node = nodes_[message.node_name()];
   if (IsHeldElsewhere(node, message)) {
-    return WithReason(absl::AlreadyExistsError(absl::StrCat("another live worker is registered as ", message.node_name(), "; give this one another --node-name")),
-                      "NODE_NAME_TAKEN", {{"node", message.node_name()}});
+    return WithReason(
+        absl::AlreadyExistsError(absl::StrCat("another live worker is registered as ", message.node_name(),
+                                              "; give this one another --node-name")),
+        "NODE_NAME_TAKEN", {{"node", message.node_name()}});
   }
   v1::Node record;
   record.set_name(message.node_name());
@@ -43,7 +47,8 @@ absl::Status Coordinator::Register(const std::shared_ptr<WorkerSession>& session
   transaction.nodes.push_back(record);
   if (absl::Status status = store_->Commit(transaction); !status.ok()) return status;
 
-  if (node.session != nullptr && node.session != session) node.session->Close(absl::AbortedError("replaced by a newer connection of this worker"));
+  if (node.session != nullptr && node.session != session)
+    node.session->Close(absl::AbortedError("replaced by a newer connection of this worker"));
   node.record = std::move(record);
   node.instance_id = message.instance_id();
   node.session = session;
@@ -60,7 +65,8 @@ void Coordinator::Reconcile(NodeState* node, const v1::Register& message) {
   v1::ControllerMessage reply;
   auto* registered = reply.mutable_registered();
   *registered->mutable_lease() = TimeUtil::NanosecondsToDuration(absl::ToInt64Nanoseconds(options_.lease));
-  *registered->mutable_heartbeat_interval() = TimeUtil::NanosecondsToDuration(absl::ToInt64Nanoseconds(options_.heartbeat_interval));
+  *registered->mutable_heartbeat_interval() =
+      TimeUtil::NanosecondsToDuration(absl::ToInt64Nanoseconds(options_.heartbeat_interval));
   node->left.clear();
   std::vector<v1::AttemptId> forgotten;
   std::map<std::string, const v1::HeldAttempt*> kept;  // by job uid
@@ -111,7 +117,8 @@ void Coordinator::Reconcile(NodeState* node, const v1::Register& message) {
 
 void Coordinator::Receive(const std::shared_ptr<WorkerSession>& session, const v1::WorkerMessage& message) {
   const absl::MutexLock lock(&mutex_);
-  const auto found = std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& entry) { return entry.second.session == session; });
+  const auto found =
+      std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& entry) { return entry.second.session == session; });
   if (found == nodes_.end()) return;  // a replaced or expired session
   const std::string name = found->first;
   NodeState& node = found->second;
@@ -153,7 +160,8 @@ void Coordinator::Disconnected(const std::shared_ptr<WorkerSession>& session) {
     if (node.session != session) continue;
     node.session = nullptr;
     if (node.record.state() == v1::Node::READY) node.record.set_state(v1::Node::UNREACHABLE);
-    spdlog::warn("worker {} is not connected any more; its lease runs for {}", name, absl::FormatDuration(node.lease_end - clock_.monotonic()));
+    spdlog::warn("worker {} is not connected any more; its lease runs for {}", name,
+                 absl::FormatDuration(node.lease_end - clock_.monotonic()));
   }
 }
 

@@ -48,7 +48,9 @@ int Rank(v1::EndCause cause) {
 
 }  // namespace
 
-bool IsFinal(State state) { return state == v1::Job::SUCCEEDED || state == v1::Job::FAILED || state == v1::Job::CANCELLED; }
+bool IsFinal(State state) {
+  return state == v1::Job::SUCCEEDED || state == v1::Job::FAILED || state == v1::Job::CANCELLED;
+}
 
 bool IsLegalTransition(State from, State to) {
   switch (from) {

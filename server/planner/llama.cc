@@ -20,7 +20,8 @@ int64_t ShardedStateBytes(const LlamaDimensions& model, int64_t ranks) {
 
 bool HasFp8EligibleLinear(const LlamaDimensions& m) {
   const auto even = [](int64_t value) { return value % 16 == 0; };
-  return even(m.hidden_size) && (even(m.intermediate_size) || even(m.num_attention_heads * m.head_dim) || even(m.num_key_value_heads * m.head_dim));
+  return even(m.hidden_size) && (even(m.intermediate_size) || even(m.num_attention_heads * m.head_dim) ||
+                                 even(m.num_key_value_heads * m.head_dim));
 }
 
 bool ClassRunsPolicy(v1::ResourceSpec::NodeClass node_class, v1::PrecisionSpec::Policy policy) {

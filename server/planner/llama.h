@@ -23,7 +23,8 @@ struct LlamaDimensions {
 // Untied embeddings.
 int64_t ParameterCount(const LlamaDimensions& model);
 
-// Bytes that a rank keeps between steps under full sharding over `ranks`: fp32 master weights, gradients and two moments.
+// Bytes that a rank keeps between steps under full sharding over `ranks`: fp32 master weights, gradients and two
+// moments.
 int64_t ShardedStateBytes(const LlamaDimensions& model, int64_t ranks);
 
 // Whether any linear layer has both dims a multiple of 16.

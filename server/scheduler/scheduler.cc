@@ -18,8 +18,8 @@ bool Matches(const NodeSnapshot& node, const PendingJob& job) {
 }
 
 std::string Asked(const PendingJob& job) {
-  return absl::StrCat("asks for ", job.nodes, " node(s) of class ", v1::ResourceSpec::NodeClass_Name(job.node_class), " with ",
-                      job.devices_per_node, " device(s) each");
+  return absl::StrCat("asks for ", job.nodes, " node(s) of class ", v1::ResourceSpec::NodeClass_Name(job.node_class),
+                      " with ", job.devices_per_node, " device(s) each");
 }
 
 v1::PendingReason Reason(v1::PendingReason::Code code, std::string message) {
@@ -51,15 +51,18 @@ class Pass {
       large_enough += node.devices >= job.devices_per_node ? 1 : 0;
     }
     if (snapshot_.recovering && large_enough < job.nodes) {
-      return Reason(v1::PendingReason::RECOVERING, absl::StrCat("the controller has restarted and waits for its workers; the job ", Asked(job)));
+      return Reason(v1::PendingReason::RECOVERING,
+                    absl::StrCat("the controller has restarted and waits for its workers; the job ", Asked(job)));
     }
     if (matching.empty()) return NoneMatches(job);
     if (large_enough < job.nodes) {
       return Reason(v1::PendingReason::EXCEEDS_CLUSTER,
-                    absl::StrCat(Asked(job), "; of ", matching.size(), " matching node(s) ", large_enough, " have as many devices. Ask for less, or start more workers"));
+                    absl::StrCat(Asked(job), "; of ", matching.size(), " matching node(s) ", large_enough,
+                                 " have as many devices. Ask for less, or start more workers"));
     }
     if (!blocked_by_.empty()) {
-      return Reason(v1::PendingReason::WAITING_FOR_DEVICES, absl::StrCat("waits behind job ", blocked_by_, ", which is before it in the queue"));
+      return Reason(v1::PendingReason::WAITING_FOR_DEVICES,
+                    absl::StrCat("waits behind job ", blocked_by_, ", which is before it in the queue"));
     }
     std::vector<v1::Placement> placements = Place(job, matching);
     if (!placements.empty()) return placements;
@@ -70,11 +73,15 @@ class Pass {
   static v1::PendingReason NoneMatches(const PendingJob& job) {
     if (job.fp8 && job.node_class == v1::ResourceSpec::P5) {
       return Reason(v1::PendingReason::NO_FP8_CAPABLE_NODE,
-                    absl::StrCat(Asked(job), "; no node of class P5 is registered, and FP8 runs on no other GPU. Start a worker on an H100 host, or set precision.policy to BF16 and node_class to P4"));
+                    absl::StrCat(Asked(job),
+                                 "; no node of class P5 is registered, and FP8 runs on no other GPU. Start a worker on "
+                                 "an H100 host, or set precision.policy to BF16 and node_class to P4"));
     }
     std::string labels;
-    if (!job.labels.empty()) labels = absl::StrCat(" and labels ", absl::StrJoin(job.labels, ",", absl::PairFormatter("=")));
-    return Reason(v1::PendingReason::NO_MATCHING_NODE, absl::StrCat(Asked(job), labels, "; no node like that is registered"));
+    if (!job.labels.empty())
+      labels = absl::StrCat(" and labels ", absl::StrJoin(job.labels, ",", absl::PairFormatter("=")));
+    return Reason(v1::PendingReason::NO_MATCHING_NODE,
+                  absl::StrCat(Asked(job), labels, "; no node like that is registered"));
   }
 
   v1::PendingReason Waiting(const PendingJob& job, const std::vector<NodeSnapshot*>& matching) const {
@@ -89,7 +96,8 @@ class Pass {
       }
       holders.insert(node->holders.begin(), node->holders.end());
     }
-    std::string message = absl::StrCat(Asked(job), "; of ", matching.size(), " matching node(s) ", free, " have that free now");
+    std::string message =
+        absl::StrCat(Asked(job), "; of ", matching.size(), " matching node(s) ", free, " have that free now");
     if (away > 0) absl::StrAppend(&message, ", ", away, " are not connected");
     if (!holders.empty()) absl::StrAppend(&message, "; devices are held by ", absl::StrJoin(holders, ", "));
     return Reason(v1::PendingReason::WAITING_FOR_DEVICES, message);

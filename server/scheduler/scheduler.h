@@ -1,5 +1,5 @@
-// Where gangs go: a pure function of a snapshot. First in, first out: the first job that could run but finds no room makes those
-// behind it wait; a job that no registered node could ever run does not.
+// Where gangs go: a pure function of a snapshot. First in, first out: the first job that could run but finds no room
+// makes those behind it wait; a job that no registered node could ever run does not.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ struct NodeSnapshot {
   std::string name;
   v1::ResourceSpec::NodeClass node_class = v1::ResourceSpec::CPU;
   std::map<std::string, std::string> labels;
-  int devices = 0;               // in all
-  std::vector<int> free_devices; // indices, ascending
-  bool ready = false;            // connected, nothing left over from before
+  int devices = 0;                   // in all
+  std::vector<int> free_devices;     // indices, ascending
+  bool ready = false;                // connected, nothing left over from before
   std::vector<std::string> holders;  // jobs that hold devices here
 };
 

@@ -17,7 +17,10 @@ void CheckName(const v1::JobSpec& spec, Violations* violations) {
   const bool legal = name.size() <= 63 && IsNameCharacter(name.front()) && IsNameCharacter(name.back()) &&
                      std::all_of(name.begin(), name.end(), [](char c) { return IsNameCharacter(c) || c == '-'; });
   if (!legal) {
-    check.Violate("name", absl::StrCat("\"", name, "\" must be 1 to 63 characters of a-z, 0-9 and -, starting and ending with a letter or digit"));
+    check.Violate(
+        "name",
+        absl::StrCat("\"", name,
+                     "\" must be 1 to 63 characters of a-z, 0-9 and -, starting and ending with a letter or digit"));
   }
 }
 
@@ -53,8 +56,8 @@ void CheckPrecision(const v1::JobSpec& spec, Violations* violations) {
   const auto policy = precision.policy();
   const bool fp8 = policy == v1::PrecisionSpec::FP8;
   const auto param = precision.param_dtype();
-  const bool agrees = fp8 ? param != v1::Dtype::FP32
-                          : v1::Dtype::Value_Name(param) == v1::PrecisionSpec::Policy_Name(policy);
+  const bool agrees =
+      fp8 ? param != v1::Dtype::FP32 : v1::Dtype::Value_Name(param) == v1::PrecisionSpec::Policy_Name(policy);
   if (!agrees) {
     check.Violate("param_dtype", absl::StrCat(v1::Dtype::Value_Name(param), " does not go with policy ",
                                               v1::PrecisionSpec::Policy_Name(policy), "; it must be ",
@@ -62,14 +65,17 @@ void CheckPrecision(const v1::JobSpec& spec, Violations* violations) {
   }
   CheckLossScale(precision.loss_scale(), violations);
   if (precision.has_fp8() && !fp8) {
-    check.Violate("fp8", absl::StrCat("is read with policy FP8 only; the policy is ", v1::PrecisionSpec::Policy_Name(policy)));
+    check.Violate("fp8",
+                  absl::StrCat("is read with policy FP8 only; the policy is ", v1::PrecisionSpec::Policy_Name(policy)));
   }
   if (fp8) {
     SectionCheck recipe("precision.fp8", violations);
     recipe.Range("amax_history_len", precision.fp8().amax_history_len(), 1, 1024);
     recipe.Range("margin", precision.fp8().margin(), 0, 16);
     if (spec.resources().node_class() == v1::ResourceSpec::P4) {
-      check.Violate("policy", "FP8 needs FP8 tensor cores, which class P4 (A100) does not have; set resources.node_class to P5, or the policy to BF16");
+      check.Violate("policy",
+                    "FP8 needs FP8 tensor cores, which class P4 (A100) does not have; set resources.node_class to P5, "
+                    "or the policy to BF16");
     }
   }
 }
@@ -77,8 +83,10 @@ void CheckPrecision(const v1::JobSpec& spec, Violations* violations) {
 void CheckData(const v1::JobSpec& spec, Violations* violations) {
   SectionCheck check("data", violations);
   if (spec.data().train().empty()) check.Violate("train", "at least one source is required");
-  for (int i = 0; i < spec.data().train_size(); ++i) check.FilePath(absl::StrCat("train[", i, "].path"), spec.data().train(i).path());
-  for (int i = 0; i < spec.data().eval_size(); ++i) check.FilePath(absl::StrCat("eval[", i, "].path"), spec.data().eval(i).path());
+  for (int i = 0; i < spec.data().train_size(); ++i)
+    check.FilePath(absl::StrCat("train[", i, "].path"), spec.data().train(i).path());
+  for (int i = 0; i < spec.data().eval_size(); ++i)
+    check.FilePath(absl::StrCat("eval[", i, "].path"), spec.data().eval(i).path());
   if (spec.training().eval_strategy() != v1::TrainingSpec::NO && spec.data().eval().empty()) {
     check.Violate("eval", "at least one source is required when training.eval_strategy is not NO");
   }
@@ -95,14 +103,19 @@ void CheckTraining(const v1::TrainingSpec& training, Violations* violations) {
   check.Number("learning_rate", training.learning_rate(), training.learning_rate() > 0, "finite and greater than 0");
   check.Range("warmup_steps", training.warmup_steps(), 0);
   if (training.max_steps() > 0 && training.warmup_steps() > training.max_steps()) {
-    check.Violate("warmup_steps", absl::StrCat(training.warmup_steps(), " is more than max_steps, ", training.max_steps()));
+    check.Violate("warmup_steps",
+                  absl::StrCat(training.warmup_steps(), " is more than max_steps, ", training.max_steps()));
   }
-  check.Number("min_lr_ratio", training.min_lr_ratio(), training.min_lr_ratio() >= 0 && training.min_lr_ratio() <= 1, "0 to 1");
+  check.Number("min_lr_ratio", training.min_lr_ratio(), training.min_lr_ratio() >= 0 && training.min_lr_ratio() <= 1,
+               "0 to 1");
   check.Number("weight_decay", training.weight_decay(), training.weight_decay() >= 0, "finite and at least 0");
-  check.Number("adam_beta1", training.adam_beta1(), training.adam_beta1() >= 0 && training.adam_beta1() < 1, "at least 0 and less than 1");
-  check.Number("adam_beta2", training.adam_beta2(), training.adam_beta2() >= 0 && training.adam_beta2() < 1, "at least 0 and less than 1");
+  check.Number("adam_beta1", training.adam_beta1(), training.adam_beta1() >= 0 && training.adam_beta1() < 1,
+               "at least 0 and less than 1");
+  check.Number("adam_beta2", training.adam_beta2(), training.adam_beta2() >= 0 && training.adam_beta2() < 1,
+               "at least 0 and less than 1");
   check.Number("adam_epsilon", training.adam_epsilon(), training.adam_epsilon() > 0, "finite and greater than 0");
-  check.Number("max_grad_norm", training.max_grad_norm(), training.max_grad_norm() >= 0, "finite and at least 0 (0: no clipping)");
+  check.Number("max_grad_norm", training.max_grad_norm(), training.max_grad_norm() >= 0,
+               "finite and at least 0 (0: no clipping)");
   if (training.eval_strategy() == v1::TrainingSpec::STEPS) {
     check.Require("eval_steps", training.has_eval_steps());
   }
@@ -116,20 +129,23 @@ void CheckTraining(const v1::TrainingSpec& training, Violations* violations) {
 }
 
 bool IsReservedVariable(const std::string& name) {
-  static const std::set<std::string> reserved = {"RANK",        "WORLD_SIZE",  "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
-                                                 "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"};
+  static const std::set<std::string> reserved = {"RANK",       "WORLD_SIZE",  "LOCAL_RANK",  "LOCAL_WORLD_SIZE",
+                                                 "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"};
   return reserved.contains(name) || name.starts_with("LD_") || name.starts_with("MP_");
 }
 
 void CheckWorkload(const v1::JobSpec& spec, Violations* violations) {
   SectionCheck check("workload", violations);
   const auto& workload = spec.workload();
-  if (workload.command().empty() || workload.command(0).empty()) check.Violate("command", "at least the program is required");
+  if (workload.command().empty() || workload.command(0).empty())
+    check.Violate("command", "at least the program is required");
   for (const auto& [name, value] : workload.env()) {
     const bool first = !name.empty() && (std::isalpha(static_cast<unsigned char>(name[0])) || name[0] == '_');
-    const bool legal = first && std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+    const bool legal =
+        first && std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '_'; });
     if (!legal) check.Violate("env." + name, "is no name of an environment variable");
-    if (IsReservedVariable(name)) check.Violate("env." + name, "is set by the worker (torchrun's names, MP_*) or not allowed (LD_*)");
+    if (IsReservedVariable(name))
+      check.Violate("env." + name, "is set by the worker (torchrun's names, MP_*) or not allowed (LD_*)");
   }
   SectionCheck whole("", violations);
   const auto exclude = [&](const char* name, bool is_set) {
@@ -148,9 +164,11 @@ void CheckPlacement(const v1::JobSpec& spec, Violations* violations) {
   resources.Range("devices_per_node", spec.resources().devices_per_node(), 1, 64);
   SectionCheck scheduling("scheduling", violations);
   if (spec.scheduling().queue() != "default") {
-    scheduling.Violate("queue", absl::StrCat("\"", spec.scheduling().queue(), "\" does not exist; the only queue is \"default\""));
+    scheduling.Violate(
+        "queue", absl::StrCat("\"", spec.scheduling().queue(), "\" does not exist; the only queue is \"default\""));
   }
-  if (spec.scheduling().priority() != 0) scheduling.Violate("priority", "priorities are not supported yet; it must be 0");
+  if (spec.scheduling().priority() != 0)
+    scheduling.Violate("priority", "priorities are not supported yet; it must be 0");
   if (spec.scheduling().time_limit().seconds() < 0 || spec.scheduling().time_limit().nanos() < 0) {
     scheduling.Violate("time_limit", "must not be negative; 0s is no limit");
   }
@@ -193,7 +211,8 @@ absl::StatusOr<v1::JobSpec> ResolveSpec(const v1::CreateJobRequest& request) {
   // A field that could not be read is absent, so that the checks may call it missing as well: the first word counts.
   const auto reported = [&](const std::string& field) {
     return std::any_of(violations.begin(), violations.end(), [&](const FieldViolation& v) {
-      return v.field == field || field.starts_with(v.field + ".") || v.field.starts_with(field + "[") || v.field == "(document)";
+      return v.field == field || field.starts_with(v.field + ".") || v.field.starts_with(field + "[") ||
+             v.field == "(document)";
     });
   };
   Violations added;

@@ -23,7 +23,8 @@ class SectionCheck {
     if (!is_set) Violate(name, "is required");
   }
 
-  void Range(const std::string& name, int64_t value, int64_t least, int64_t most = std::numeric_limits<int64_t>::max()) {
+  void Range(const std::string& name, int64_t value, int64_t least,
+             int64_t most = std::numeric_limits<int64_t>::max()) {
     if (value >= least && value <= most) return;
     Violate(name, most == std::numeric_limits<int64_t>::max()
                       ? absl::StrCat(value, " is out of range; it must be at least ", least)

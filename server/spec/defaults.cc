@@ -4,8 +4,8 @@ namespace mp {
 namespace {
 
 // Sets an absent field.
-#define MP_DEFAULT(message, field, value) \
-  do {                                    \
+#define MP_DEFAULT(message, field, value)                         \
+  do {                                                            \
     if (!(message)->has_##field()) (message)->set_##field(value); \
   } while (false)
 
@@ -27,7 +27,8 @@ void FillPrecision(v1::PrecisionSpec* precision) {
   MP_DEFAULT(precision, reduce_dtype, precision->param_dtype());
   MP_DEFAULT(precision, buffer_dtype, v1::Dtype::FP32);
   auto* scale = precision->mutable_loss_scale();
-  MP_DEFAULT(scale, mode, precision->param_dtype() == v1::Dtype::FP16 ? v1::LossScaleSpec::DYNAMIC : v1::LossScaleSpec::NONE);
+  MP_DEFAULT(scale, mode,
+             precision->param_dtype() == v1::Dtype::FP16 ? v1::LossScaleSpec::DYNAMIC : v1::LossScaleSpec::NONE);
   if (scale->mode() == v1::LossScaleSpec::DYNAMIC) {
     MP_DEFAULT(scale, init_scale, 65536.0);
     MP_DEFAULT(scale, growth_factor, 2.0);

@@ -127,7 +127,9 @@ class Walker {
 
   bool Enter(const std::string& path, int depth) {
     if (depth > kMaxDepth || ++nodes_ > kMaxNodes) {
-      if (!overflowed_) Violate(path, absl::StrCat("the document is nested deeper than ", kMaxDepth, " or stands for more than ", kMaxNodes, " values"));
+      if (!overflowed_)
+        Violate(path, absl::StrCat("the document is nested deeper than ", kMaxDepth, " or stands for more than ",
+                                   kMaxNodes, " values"));
       overflowed_ = true;
       return false;
     }
@@ -135,7 +137,8 @@ class Walker {
   }
 
   void ReadMap(const YAML::Node& node, Message* message, const FieldDescriptor* field, const std::string& path) {
-    if (!node.IsMap()) return Violate(path, absl::StrCat("a mapping of text to text was expected, this is ", Describe(node)));
+    if (!node.IsMap())
+      return Violate(path, absl::StrCat("a mapping of text to text was expected, this is ", Describe(node)));
     const auto* reflection = message->GetReflection();
     std::set<std::string> seen;
     for (const auto& entry : node) {
@@ -154,7 +157,8 @@ class Walker {
   }
 
   // One value; appended where the field is repeated.
-  void ReadSingle(const YAML::Node& node, Message* message, const FieldDescriptor* field, const std::string& path, int depth) {
+  void ReadSingle(const YAML::Node& node, Message* message, const FieldDescriptor* field, const std::string& path,
+                  int depth) {
     if (!Enter(path, depth)) return;
     const auto* reflection = message->GetReflection();
     const bool repeated = field->is_repeated();
@@ -164,7 +168,8 @@ class Walker {
       if (auto* value = dynamic_cast<google::protobuf::Duration*>(child)) return ReadDuration(node, value, path);
       return Read(node, child, path, depth + 1);
     }
-    if (!node.IsScalar()) return Violate(path, absl::StrCat(Expected(field), " was expected, this is ", Describe(node)));
+    if (!node.IsScalar())
+      return Violate(path, absl::StrCat(Expected(field), " was expected, this is ", Describe(node)));
     const std::string& text = node.Scalar();
     const bool quoted = node.Tag() == "!";
     switch (field->cpp_type()) {
@@ -198,7 +203,8 @@ class Walker {
         return reflection->SetDouble(message, field, value);
       }
       case FieldDescriptor::CPPTYPE_BOOL:
-        if (text != "true" && text != "false") return Violate(path, absl::StrCat("true or false was expected, this is ", Describe(node)));
+        if (text != "true" && text != "false")
+          return Violate(path, absl::StrCat("true or false was expected, this is ", Describe(node)));
         return reflection->SetBool(message, field, text == "true");
       default:
         return Violate(path, "this field can't be set in a document");
@@ -346,7 +352,8 @@ void ApplyOverride(std::string_view assignment, v1::JobSpec* spec, Violations* v
       return;
     }
     if (field->is_repeated() || field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
-      violations->push_back({path, absl::StrCat("\"", names[i], "\" has no fields to set; give it a whole value instead")});
+      violations->push_back(
+          {path, absl::StrCat("\"", names[i], "\" has no fields to set; give it a whole value instead")});
       return;
     }
     Message* child = message->GetReflection()->MutableMessage(message, field);

@@ -15,9 +15,9 @@ using google::protobuf::Value;
 
 // Known keys that change nothing in a training step.
 const std::set<std::string>& IgnoredKeys() {
-  static const std::set<std::string> keys = {"architectures", "_name_or_path", "torch_dtype", "dtype",
-                                             "use_cache",     "bos_token_id",  "eos_token_id", "pad_token_id",
-                                             "transformers_version", "pretraining_tp"};
+  static const std::set<std::string> keys = {
+      "architectures", "_name_or_path", "torch_dtype",          "dtype",         "use_cache", "bos_token_id",
+      "eos_token_id",  "pad_token_id",  "transformers_version", "pretraining_tp"};
   return keys;
 }
 
@@ -35,8 +35,10 @@ class ConfigReader {
     const Value* value = Get(key);
     if (value == nullptr) return;
     const double number = value->number_value();
-    if (!value->has_number_value() || number != std::floor(number)) return check_->Violate(key, "a whole number was expected");
-    if (number < 1 || number > (1 << 24)) return check_->Violate(key, absl::StrCat(number, " is out of range; it must be 1 to 16777216"));
+    if (!value->has_number_value() || number != std::floor(number))
+      return check_->Violate(key, "a whole number was expected");
+    if (number < 1 || number > (1 << 24))
+      return check_->Violate(key, absl::StrCat(number, " is out of range; it must be 1 to 16777216"));
     *target = static_cast<int64_t>(number);
   }
 
@@ -44,7 +46,8 @@ class ConfigReader {
     const Value* value = Get(key);
     if (value == nullptr) return;
     if (!value->has_number_value()) return check_->Violate(key, "a number was expected");
-    check_->Number(key, value->number_value(), value->number_value() > 0 && value->number_value() < most, "greater than 0");
+    check_->Number(key, value->number_value(), value->number_value() > 0 && value->number_value() < most,
+                   "greater than 0");
   }
 
   void Bool(const std::string& key, bool* target) {
@@ -70,10 +73,12 @@ void CheckFixedKeys(ConfigReader* reader, SectionCheck* check) {
   if (const Value* value = reader->Get("hidden_act"); value != nullptr && value->string_value() != "silu") {
     check->Violate("hidden_act", "must be \"silu\"");
   }
-  if (const Value* value = reader->Get("tie_word_embeddings"); value != nullptr && (!value->has_bool_value() || value->bool_value())) {
+  if (const Value* value = reader->Get("tie_word_embeddings");
+      value != nullptr && (!value->has_bool_value() || value->bool_value())) {
     check->Violate("tie_word_embeddings", "tied embeddings are not supported yet; it must be false");
   }
-  if (const Value* value = reader->Get("attention_dropout"); value != nullptr && (!value->has_number_value() || value->number_value() != 0)) {
+  if (const Value* value = reader->Get("attention_dropout");
+      value != nullptr && (!value->has_number_value() || value->number_value() != 0)) {
     check->Violate("attention_dropout", "must be 0");
   }
   if (const Value* value = reader->Get("rope_scaling"); value != nullptr) {
@@ -97,10 +102,16 @@ void CheckFp8Eligible(const v1::JobSpec& spec, const LlamaDimensions& model, Vio
   if (spec.precision().policy() != v1::PrecisionSpec::FP8) return;
   const int64_t tokens = int64_t{spec.training().per_device_train_batch_size()} * spec.data().sequence_length();
   if (tokens % 16 != 0) {
-    violations->push_back({"precision.policy", absl::StrCat("FP8 needs a multiple of 16 tokens in a micro-batch; per_device_train_batch_size x sequence_length is ", tokens)});
+    violations->push_back(
+        {"precision.policy",
+         absl::StrCat(
+             "FP8 needs a multiple of 16 tokens in a micro-batch; per_device_train_batch_size x sequence_length is ",
+             tokens)});
   }
   if (!HasFp8EligibleLinear(model)) {
-    violations->push_back({"precision.policy", "no linear layer of this model can run in FP8: hidden_size, intermediate_size and the projections must be multiples of 16"});
+    violations->push_back({"precision.policy",
+                           "no linear layer of this model can run in FP8: hidden_size, intermediate_size and the "
+                           "projections must be multiples of 16"});
   }
 }
 
@@ -108,7 +119,8 @@ void CheckFp8Eligible(const v1::JobSpec& spec, const LlamaDimensions& model, Vio
 
 void CheckModelConfig(const v1::JobSpec& spec, Violations* violations) {
   SectionCheck model("model", violations);
-  if (!spec.model().init_from().empty()) model.Violate("init_from", "starting from weights is not supported yet; leave it empty");
+  if (!spec.model().init_from().empty())
+    model.Violate("init_from", "starting from weights is not supported yet; leave it empty");
   if (spec.model().has_config() == spec.model().has_config_path()) {
     return model.Violate("config", "exactly one of config and config_path is required");
   }
@@ -118,7 +130,9 @@ void CheckModelConfig(const v1::JobSpec& spec, Violations* violations) {
   ConfigReader reader(spec.model().config(), &check);
   const Value* type = reader.Get("model_type");
   if (type == nullptr || type->string_value() != "llama") {
-    return check.Violate("model_type", type == nullptr ? "is required: \"llama\"" : absl::StrCat("\"", type->string_value(), "\" is not supported yet; it must be \"llama\""));
+    return check.Violate("model_type", type == nullptr ? "is required: \"llama\""
+                                                       : absl::StrCat("\"", type->string_value(),
+                                                                      "\" is not supported yet; it must be \"llama\""));
   }
   LlamaDimensions dimensions;
   reader.Integer("vocab_size", &dimensions.vocab_size);
@@ -142,15 +156,23 @@ void CheckModelConfig(const v1::JobSpec& spec, Violations* violations) {
   reader.RefuseOthers();
 
   if (!has_head_dim && dimensions.hidden_size % dimensions.num_attention_heads != 0) {
-    check.Violate("num_attention_heads", absl::StrCat(dimensions.num_attention_heads, " does not divide hidden_size, ", dimensions.hidden_size));
+    check.Violate("num_attention_heads", absl::StrCat(dimensions.num_attention_heads, " does not divide hidden_size, ",
+                                                      dimensions.hidden_size));
   }
   if (dimensions.num_attention_heads % dimensions.num_key_value_heads != 0) {
-    check.Violate("num_key_value_heads", absl::StrCat(dimensions.num_key_value_heads, " does not divide num_attention_heads, ", dimensions.num_attention_heads));
+    check.Violate("num_key_value_heads",
+                  absl::StrCat(dimensions.num_key_value_heads, " does not divide num_attention_heads, ",
+                               dimensions.num_attention_heads));
   }
-  if (dimensions.head_dim % 2 != 0) check.Violate("head_dim", absl::StrCat(dimensions.head_dim, " is odd; rotation needs pairs"));
-  if (dimensions.vocab_size < 256) check.Violate("vocab_size", absl::StrCat(dimensions.vocab_size, " is too small for byte tokens; at least 256 is needed"));
+  if (dimensions.head_dim % 2 != 0)
+    check.Violate("head_dim", absl::StrCat(dimensions.head_dim, " is odd; rotation needs pairs"));
+  if (dimensions.vocab_size < 256)
+    check.Violate("vocab_size",
+                  absl::StrCat(dimensions.vocab_size, " is too small for byte tokens; at least 256 is needed"));
   if (spec.data().sequence_length() > positions) {
-    violations->push_back({"data.sequence_length", absl::StrCat(spec.data().sequence_length(), " is more than model.config.max_position_embeddings, ", positions)});
+    violations->push_back(
+        {"data.sequence_length", absl::StrCat(spec.data().sequence_length(),
+                                              " is more than model.config.max_position_embeddings, ", positions)});
   }
   CheckFp8Eligible(spec, dimensions, violations);
 }

@@ -2,8 +2,8 @@
 //
 //   absl::StatusOr<mp::v1::JobSpec> spec = mp::ResolveSpec(request);
 //
-// All violations of a spec are reported together: unknown fields, wrong types, values out of range, combinations that can't work.
-// Pure functions; any thread.
+// All violations of a spec are reported together: unknown fields, wrong types, values out of range, combinations that
+// can't work. Pure functions; any thread.
 #pragma once
 
 #include <string>

@@ -16,7 +16,7 @@
 namespace mp {
 
 struct Transaction {
-  std::vector<v1::Job> jobs;  // inserted or replaced, by uid; `attempts` is left out
+  std::vector<v1::Job> jobs;                                  // inserted or replaced, by uid; `attempts` is left out
   std::vector<std::pair<std::string, v1::Attempt>> attempts;  // (job uid, attempt), by number
   std::vector<std::pair<std::string, v1::JobEvent>> events;   // (job uid, event), appended
   std::vector<v1::Node> nodes;                                // by name

@@ -41,16 +41,23 @@ std::vector<double> PowersOfTwo(int first, int last, int stride) {
   return bounds;
 }
 
-prometheus::Family<prometheus::Gauge>& GaugeFamily(prometheus::Registry& registry, const std::string& name, const std::string& help) {
+prometheus::Family<prometheus::Gauge>& GaugeFamily(prometheus::Registry& registry, const std::string& name,
+                                                   const std::string& help) {
   return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
 }
 
 prometheus::Family<prometheus::Counter>& NonFiniteFamily(prometheus::Registry& registry) {
-  return prometheus::BuildCounter().Name("mp_job_nonfinite_total").Help("Values reported that were not finite: losses, norms, amaxes").Register(registry);
+  return prometheus::BuildCounter()
+      .Name("mp_job_nonfinite_total")
+      .Help("Values reported that were not finite: losses, norms, amaxes")
+      .Register(registry);
 }
 
 prometheus::Family<prometheus::Histogram>& AmaxFamily(prometheus::Registry& registry) {
-  return prometheus::BuildHistogram().Name("mp_fp8_amax").Help("Largest absolute value of FP8 tensors, one observation a tensor and frame").Register(registry);
+  return prometheus::BuildHistogram()
+      .Name("mp_fp8_amax")
+      .Help("Largest absolute value of FP8 tensors, one observation a tensor and frame")
+      .Register(registry);
 }
 
 }  // namespace
@@ -58,11 +65,14 @@ prometheus::Family<prometheus::Histogram>& AmaxFamily(prometheus::Registry& regi
 // The series of one job; removed from the registry with it.
 struct Exposition::JobSeries {
   JobSeries(prometheus::Registry& registry_in, const std::string& job_in) : registry(registry_in), job(job_in) {
-    for (const ScalarGauge& scalar : kScalars) gauges[scalar.scalar] = AddGauge(scalar.metric, scalar.help, {{"job", job}});
+    for (const ScalarGauge& scalar : kScalars)
+      gauges[scalar.scalar] = AddGauge(scalar.metric, scalar.help, {{"job", job}});
     step = AddGauge("mp_job_step", "Newest step reported by rank 0", {{"job", job}});
     eval_loss = AddGauge("mp_job_eval_loss", "Newest evaluation loss, mean nats per token", {{"job", job}});
-    checkpoint_step = AddGauge("mp_job_checkpoint_step", "Step of the newest checkpoint; 0 before the first", {{"job", job}});
-    checkpoint_time = AddGauge("mp_job_checkpoint_timestamp_seconds", "Unix time of the newest checkpoint; 0 before the first", {{"job", job}});
+    checkpoint_step =
+        AddGauge("mp_job_checkpoint_step", "Step of the newest checkpoint; 0 before the first", {{"job", job}});
+    checkpoint_time = AddGauge("mp_job_checkpoint_timestamp_seconds",
+                               "Unix time of the newest checkpoint; 0 before the first", {{"job", job}});
     auto& family = NonFiniteFamily(registry);
     prometheus::Counter* counter = &family.Add({{"job", job}});
     nonfinite = counter;
@@ -95,8 +105,12 @@ struct Exposition::JobSeries {
       prometheus::Histogram* histogram = &family.Add(labels, PowersOfTwo(-24, 16, 2));
       series.amax = histogram;
       removers.push_back([&family, histogram] { family.Remove(histogram); });
-      series.underflow = AddGauge("mp_fp8_underflow_share", "Share of elements that FP8 flushed to zero, worst tensor of the newest frame of a rank", labels);
-      series.overflow = AddGauge("mp_fp8_overflow_share", "Share of elements beyond FP8's range, worst tensor of the newest frame of a rank", labels);
+      series.underflow =
+          AddGauge("mp_fp8_underflow_share",
+                   "Share of elements that FP8 flushed to zero, worst tensor of the newest frame of a rank", labels);
+      series.overflow =
+          AddGauge("mp_fp8_overflow_share",
+                   "Share of elements beyond FP8's range, worst tensor of the newest frame of a rank", labels);
     }
     return series;
   }
@@ -184,7 +198,8 @@ void Exposition::Update(const std::vector<v1::Job>& jobs, const std::vector<v1::
   std::set<std::string> running;
   for (const v1::Job& job : jobs) {
     ++by_state[job.state()];
-    const bool is_final = job.state() == v1::Job::SUCCEEDED || job.state() == v1::Job::FAILED || job.state() == v1::Job::CANCELLED;
+    const bool is_final =
+        job.state() == v1::Job::SUCCEEDED || job.state() == v1::Job::FAILED || job.state() == v1::Job::CANCELLED;
     if (!is_final) running.insert(job.name());
   }
   auto& job_family = GaugeFamily(*registry_, "mp_jobs", "Jobs by state");

@@ -31,7 +31,8 @@ absl::StatusOr<int64_t> LogStore::Size(const std::string& job_uid, int attempt, 
   return ErrnoStatus(path);
 }
 
-absl::StatusOr<int64_t> LogStore::Append(const std::string& job_uid, int attempt, int rank, int64_t offset, const std::string& data) {
+absl::StatusOr<int64_t> LogStore::Append(const std::string& job_uid, int attempt, int rank, int64_t offset,
+                                         const std::string& data) {
   const absl::MutexLock lock(&mutex_);
   absl::StatusOr<int64_t> size = Size(job_uid, attempt, rank);
   if (!size.ok()) return size;
@@ -53,7 +54,8 @@ absl::StatusOr<int64_t> LogStore::Append(const std::string& job_uid, int attempt
   return offset + static_cast<int64_t>(data.size());
 }
 
-absl::StatusOr<std::string> LogStore::Read(const std::string& job_uid, int attempt, int rank, int64_t offset, int64_t limit) {
+absl::StatusOr<std::string> LogStore::Read(const std::string& job_uid, int attempt, int rank, int64_t offset,
+                                           int64_t limit) {
   const std::string path = Path(job_uid, attempt, rank);
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {

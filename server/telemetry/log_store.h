@@ -20,8 +20,10 @@ class LogStore {
 
   // Bytes stored of this rank's output.
   absl::StatusOr<int64_t> Size(const std::string& job_uid, int attempt, int rank);
-  // Writes data at `offset` as far as it is new; returns the bytes stored afterwards. An offset beyond them stores nothing.
-  absl::StatusOr<int64_t> Append(const std::string& job_uid, int attempt, int rank, int64_t offset, const std::string& data);
+  // Writes data at `offset` as far as it is new; returns the bytes stored afterwards. An offset beyond them stores
+  // nothing.
+  absl::StatusOr<int64_t> Append(const std::string& job_uid, int attempt, int rank, int64_t offset,
+                                 const std::string& data);
   // At most `limit` bytes from `offset`; empty at the end.
   absl::StatusOr<std::string> Read(const std::string& job_uid, int attempt, int rank, int64_t offset, int64_t limit);
   // Offset at which the last `lines` lines begin; reads from the end.

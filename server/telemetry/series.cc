@@ -38,10 +38,13 @@ SeriesBuilder::SeriesBuilder(const v1::QueryMetricsRequest& request) : request_(
 
 bool SeriesBuilder::Wanted(const std::string& name, bool is_scalar) const {
   if (request_.names().empty()) return is_scalar;
-  return std::any_of(request_.names().begin(), request_.names().end(), [&](const std::string& pattern) { return MatchesPattern(name, pattern); });
+  return std::any_of(request_.names().begin(), request_.names().end(),
+                     [&](const std::string& pattern) { return MatchesPattern(name, pattern); });
 }
 
-void SeriesBuilder::Add(const std::string& name, int rank, int64_t step, double value) { points_[{name, rank}][step] = value; }
+void SeriesBuilder::Add(const std::string& name, int rank, int64_t step, double value) {
+  points_[{name, rank}][step] = value;
+}
 
 void SeriesBuilder::AddFrame(int rank, const v1::Frame& frame) {
   for (const auto& [name, value] : frame.scalars()) {

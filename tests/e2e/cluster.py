@@ -143,7 +143,8 @@ class Cluster:
                 seen.append(event)
                 if predicate(event):
                     return event
-        raise AssertionError(f"watch of {name} ended before the event: {seen}")
+            error = watch.process.stderr.read()
+        raise AssertionError(f"watch of {name} ended before the event: {seen}\n{error}")
 
     def wait_state(self, name, *states, timeout=300):
         event = self.wait_event(name, lambda e: e.get("state") in states or e.get("state") in FINAL, timeout)

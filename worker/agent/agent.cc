@@ -37,7 +37,9 @@ constexpr absl::Duration kStopGrace = absl::Seconds(5);
 
 }  // namespace
 
-absl::Time MonotonicNow() { return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch()); }
+absl::Time MonotonicNow() {
+  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
 
 Agent::Agent(AgentOptions options, HostDevices devices)
     : options_(std::move(options)),
@@ -55,7 +57,9 @@ Agent::Agent(AgentOptions options, HostDevices devices)
       std::function<void()> check;
       {
         const absl::MutexLock lock(&mutex_);
-        mutex_.Await(absl::Condition(+[](Agent* agent) ABSL_NO_THREAD_SAFETY_ANALYSIS { return agent->stopping_ || !agent->checks_.empty(); }, this));
+        mutex_.Await(absl::Condition(
+            +[](Agent* agent) ABSL_NO_THREAD_SAFETY_ANALYSIS { return agent->stopping_ || !agent->checks_.empty(); },
+            this));
         if (checks_.empty()) return;
         check = std::move(checks_.front());
         checks_.pop_front();
@@ -108,28 +112,31 @@ absl::Status Agent::Run() {
   RemoveLeftovers();
   const std::shared_ptr<grpc::Channel> channel = MakeChannel(options_.controller);
   stub_ = v1::WorkerService::NewStub(channel);
-  log_shipper_ = std::make_unique<Shipper<v1::ShipLogsRequest, v1::ShipLogsResponse>>(Shipper<v1::ShipLogsRequest, v1::ShipLogsResponse>::Callbacks{
-      [this](grpc::ClientContext* context) { return stub_->ShipLogs(context); }, [this] { return NextLogs(); },
-      [this](const v1::ShipLogsResponse& response) { LogsAcknowledged(response); }});
-  event_shipper_ = std::make_unique<Shipper<v1::ShipEventsRequest, v1::ShipEventsResponse>>(Shipper<v1::ShipEventsRequest, v1::ShipEventsResponse>::Callbacks{
-      [this](grpc::ClientContext* context) { return stub_->ShipEvents(context); }, [this] { return NextEvents(); },
-      [this](const v1::ShipEventsResponse& response) { EventsAcknowledged(response); }});
+  log_shipper_ = std::make_unique<Shipper<v1::ShipLogsRequest, v1::ShipLogsResponse>>(
+      Shipper<v1::ShipLogsRequest, v1::ShipLogsResponse>::Callbacks{
+          [this](grpc::ClientContext* context) { return stub_->ShipLogs(context); }, [this] { return NextLogs(); },
+          [this](const v1::ShipLogsResponse& response) { LogsAcknowledged(response); }});
+  event_shipper_ = std::make_unique<Shipper<v1::ShipEventsRequest, v1::ShipEventsResponse>>(
+      Shipper<v1::ShipEventsRequest, v1::ShipEventsResponse>::Callbacks{
+          [this](grpc::ClientContext* context) { return stub_->ShipEvents(context); }, [this] { return NextEvents(); },
+          [this](const v1::ShipEventsResponse& response) { EventsAcknowledged(response); }});
   auto session = std::make_unique<Session>(
-      channel, Session::Handlers{[this] { return MakeRegister(); },
-                                 [this](const v1::ControllerMessage& message) { Post([this, message] { Receive(message); }); },
-                                 [this](const grpc::Status& status) {
-                                   Post([this, status] {
-                                     const absl::MutexLock lock(&mutex_);
-                                     registered_ = false;
-                                     next_heartbeat_ = absl::InfiniteFuture();
-                                     if (stopping_) return;
-                                     spdlog::warn("no connection to the controller: {}", status.error_message());
-                                     if (status.error_code() == grpc::StatusCode::ALREADY_EXISTS && !registered_once_) {
-                                       end_ = absl::AlreadyExistsError(status.error_message());
-                                       stopping_ = true;
-                                     }
-                                   });
-                                 }});
+      channel,
+      Session::Handlers{[this] { return MakeRegister(); },
+                        [this](const v1::ControllerMessage& message) { Post([this, message] { Receive(message); }); },
+                        [this](const grpc::Status& status) {
+                          Post([this, status] {
+                            const absl::MutexLock lock(&mutex_);
+                            registered_ = false;
+                            next_heartbeat_ = absl::InfiniteFuture();
+                            if (stopping_) return;
+                            spdlog::warn("no connection to the controller: {}", status.error_message());
+                            if (status.error_code() == grpc::StatusCode::ALREADY_EXISTS && !registered_once_) {
+                              end_ = absl::AlreadyExistsError(status.error_message());
+                              stopping_ = true;
+                            }
+                          });
+                        }});
   {
     const absl::MutexLock lock(&mutex_);
     session_ = std::move(session);
@@ -156,7 +163,8 @@ void Agent::Loop() {
     {
       const absl::MutexLock lock(&mutex_);
       if (stopping_) {
-        const bool done = std::all_of(attempts_.begin(), attempts_.end(), [](const auto& entry) { return entry.second.ended || !entry.second.launched; });
+        const bool done = std::all_of(attempts_.begin(), attempts_.end(),
+                                      [](const auto& entry) { return entry.second.ended || !entry.second.launched; });
         if (done) return;
       }
       constexpr size_t kMaxPending = 20000;  // events that wait for the controller; then the rank waits on its pipe
@@ -224,10 +232,12 @@ int Agent::PollTimeoutMilliseconds() {
   for (const auto& [key, attempt] : attempts_) {
     next = std::min({next, attempt.kill_at, attempt.ended ? absl::InfiniteFuture() : attempt.ship_until});
     // Processes that hide from the first kill are looked for again.
-    const bool reaped = std::all_of(attempt.ranks.begin(), attempt.ranks.end(), [](const auto& rank) { return rank->reaped; });
+    const bool reaped =
+        std::all_of(attempt.ranks.begin(), attempt.ranks.end(), [](const auto& rank) { return rank->reaped; });
     if (attempt.launched && reaped && !attempt.all_gone) next = std::min(next, now + absl::Milliseconds(50));
   }
-  return static_cast<int>(std::max<int64_t>(0, absl::ToInt64Milliseconds(absl::Ceil(next - now, absl::Milliseconds(1)))));
+  return static_cast<int>(
+      std::max<int64_t>(0, absl::ToInt64Milliseconds(absl::Ceil(next - now, absl::Milliseconds(1)))));
 }
 
 void Agent::OnTime() {
@@ -242,7 +252,8 @@ void Agent::OnTime() {
     // The controller may have given our devices to others: nothing of ours may go on.
     for (auto& [key, attempt] : attempts_) {
       if (attempt.all_gone) continue;
-      spdlog::warn("no word from the controller for {}: ending the ranks of {}", absl::FormatDuration(lease_), attempt.prepare.id().job());
+      spdlog::warn("no word from the controller for {}: ending the ranks of {}", absl::FormatDuration(lease_),
+                   attempt.prepare.id().job());
       StopAttempt(&attempt, absl::ZeroDuration());
     }
     last_ack_ = now;  // asked again only after another lease

@@ -1,7 +1,8 @@
 // mp-worker's core: attempts and their ranks on this host, driven by one loop.
 //
-// The loop's thread starts and reaps processes, reads their pipes, and decides; the session's and the shippers' threads hand it work. It holds no
-// policy: what runs is the controller's decision, and an attempt that the controller does not know any more is ended.
+// The loop's thread starts and reaps processes, reads their pipes, and decides; the session's and the shippers' threads
+// hand it work. It holds no policy: what runs is the controller's decision, and an attempt that the controller does not
+// know any more is ended.
 //
 // Thread-safety: Run on one thread; everything else from any.
 #pragma once
@@ -29,7 +30,7 @@
 namespace mp::agent {
 
 struct AgentOptions {
-  std::string controller;      // HOST:PORT
+  std::string controller;  // HOST:PORT
   std::string data_dir;
   std::string node_name;
   std::string address;         // under which other hosts reach this one's ranks
@@ -47,8 +48,8 @@ class Agent {
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
 
-  // Ends what an earlier worker on this data directory left, then works until Stop. OK after Stop; an error where the controller
-  // refuses this worker for good. SIGCHLD must be blocked in every thread.
+  // Ends what an earlier worker on this data directory left, then works until Stop. OK after Stop; an error where the
+  // controller refuses this worker for good. SIGCHLD must be blocked in every thread.
   absl::Status Run();
   // Ends the ranks (SIGTERM, then SIGKILL), tells the controller, and makes Run return.
   void Stop();
@@ -63,9 +64,9 @@ class Agent {
     bool stopping = false;
     absl::Time kill_at = absl::InfiniteFuture();
     std::vector<std::unique_ptr<Rank>> ranks;
-    bool all_gone = false;                          // no process is left
+    bool all_gone = false;                           // no process is left
     absl::Time ship_until = absl::InfiniteFuture();  // then AttemptEnded goes out with or without the last lines
-    bool ended = false;                             // AttemptEnded was sent
+    bool ended = false;                              // AttemptEnded was sent
     std::string directory;
   };
 
@@ -89,7 +90,8 @@ class Agent {
   void AskCheckpoint(const Attempt& attempt, const Rank& rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // processes.cc: ranks
-  absl::Status StartRank(Attempt* attempt, const v1::LaunchAttempt& launch, int local_rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status StartRank(Attempt* attempt, const v1::LaunchAttempt& launch, int local_rank)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StopAttempt(Attempt* attempt, absl::Duration grace) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReadOutput(Rank* rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReadReports(Attempt* attempt, Rank* rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -127,7 +129,7 @@ class Agent {
   bool registered_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Duration lease_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteDuration();
   absl::Duration heartbeat_interval_ ABSL_GUARDED_BY(mutex_) = absl::Seconds(5);
-  absl::Time last_ack_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();        // monotonic
+  absl::Time last_ack_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // monotonic
   absl::Time next_heartbeat_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   int64_t heartbeat_ ABSL_GUARDED_BY(mutex_) = 0;
 

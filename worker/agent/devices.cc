@@ -30,12 +30,15 @@ class Nvml {
     auto* memory_of = Symbol<int (*)(void*, Memory*)>("nvmlDeviceGetMemoryInfo");
     std::vector<v1::Device> devices;
     unsigned count = 0;
-    if (count_of == nullptr || handle_of == nullptr || name_of == nullptr || memory_of == nullptr || count_of(&count) != 0) return devices;
+    if (count_of == nullptr || handle_of == nullptr || name_of == nullptr || memory_of == nullptr ||
+        count_of(&count) != 0)
+      return devices;
     for (unsigned i = 0; i < count; ++i) {
       void* handle = nullptr;
       char name[96] = {};
       Memory memory = {};
-      if (handle_of(i, &handle) != 0 || name_of(handle, name, sizeof(name)) != 0 || memory_of(handle, &memory) != 0) continue;
+      if (handle_of(i, &handle) != 0 || name_of(handle, name, sizeof(name)) != 0 || memory_of(handle, &memory) != 0)
+        continue;
       v1::Device& device = devices.emplace_back();
       device.set_index(static_cast<int>(i));
       device.set_model(name);
@@ -74,7 +77,9 @@ absl::StatusOr<HostDevices> FindDevices(const std::string& wanted, int cpu_devic
     if (const auto nvml = Nvml::Load()) host.devices = nvml->Devices();
     host.node_class = ClassOf(host.devices);
     if (wanted != "auto" && v1::ResourceSpec::NodeClass_Name(host.node_class) != wanted) {
-      return absl::FailedPreconditionError(absl::StrCat("--node-class ", wanted, ": this host has ", host.devices.empty() ? "no GPU that NVML shows" : host.devices.front().model()));
+      return absl::FailedPreconditionError(
+          absl::StrCat("--node-class ", wanted, ": this host has ",
+                       host.devices.empty() ? "no GPU that NVML shows" : host.devices.front().model()));
     }
   }
   if (host.node_class == v1::ResourceSpec::CPU) host = DeclareDevices(v1::ResourceSpec::CPU, cpu_devices);

@@ -15,9 +15,9 @@ struct HostDevices {
   std::vector<v1::Device> devices;
 };
 
-// `wanted`: "auto", "CPU", "P4" or "P5". GPUs are found through NVML (libnvidia-ml.so.1) where it is installed: A100 is P4, H100 and
-// H200 are P5. "auto" without such a GPU is CPU with `cpu_devices` slots. FAILED_PRECONDITION where a class is asked for that this
-// host does not have.
+// `wanted`: "auto", "CPU", "P4" or "P5". GPUs are found through NVML (libnvidia-ml.so.1) where it is installed: A100 is
+// P4, H100 and H200 are P5. "auto" without such a GPU is CPU with `cpu_devices` slots. FAILED_PRECONDITION where a
+// class is asked for that this host does not have.
 absl::StatusOr<HostDevices> FindDevices(const std::string& wanted, int cpu_devices);
 
 // `count` devices of a class that nobody has looked for: tests of placement only.

@@ -10,20 +10,32 @@ namespace mp::agent {
 namespace {
 
 bool IsInherited(std::string_view name) {
-  constexpr std::string_view kNames[] = {"PATH", "HOME", "USER", "LOGNAME", "LANG", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR",
-                                         "MP_COLLECTIVE_TIMEOUT", "MP_CPU_GEMM"};
+  constexpr std::string_view kNames[] = {"PATH",
+                                         "HOME",
+                                         "USER",
+                                         "LOGNAME",
+                                         "LANG",
+                                         "TZ",
+                                         "TMPDIR",
+                                         "LD_LIBRARY_PATH",
+                                         "SSL_CERT_FILE",
+                                         "SSL_CERT_DIR",
+                                         "MP_COLLECTIVE_TIMEOUT",
+                                         "MP_CPU_GEMM"};
   return name.starts_with("LC_") || std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 
 }  // namespace
 
-std::vector<std::string> RankEnvironment(const v1::PrepareAttempt& prepare, const v1::LaunchAttempt& launch, v1::ResourceSpec::NodeClass node_class,
-                                         const std::string& gloo_interface, const RankPlace& place, const char* const* own) {
+std::vector<std::string> RankEnvironment(const v1::PrepareAttempt& prepare, const v1::LaunchAttempt& launch,
+                                         v1::ResourceSpec::NodeClass node_class, const std::string& gloo_interface,
+                                         const RankPlace& place, const char* const* own) {
   std::map<std::string, std::string> variables;
   for (const char* const* entry = own; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
     const size_t equals = text.find('=');
-    if (equals != std::string_view::npos && IsInherited(text.substr(0, equals))) variables[std::string(text.substr(0, equals))] = text.substr(equals + 1);
+    if (equals != std::string_view::npos && IsInherited(text.substr(0, equals)))
+      variables[std::string(text.substr(0, equals))] = text.substr(equals + 1);
   }
   // Before the job's own, so that it may set it; the names after it are ours and the spec can't hold them.
   variables["OMP_NUM_THREADS"] = absl::StrCat(place.threads);

@@ -20,7 +20,8 @@ struct RankPlace {
 };
 
 // "NAME=value" strings. `own`: the worker's environment, in the form of environ.
-std::vector<std::string> RankEnvironment(const v1::PrepareAttempt& prepare, const v1::LaunchAttempt& launch, v1::ResourceSpec::NodeClass node_class,
-                                         const std::string& gloo_interface, const RankPlace& place, const char* const* own);
+std::vector<std::string> RankEnvironment(const v1::PrepareAttempt& prepare, const v1::LaunchAttempt& launch,
+                                         v1::ResourceSpec::NodeClass node_class, const std::string& gloo_interface,
+                                         const RankPlace& place, const char* const* own);
 
 }  // namespace mp::agent

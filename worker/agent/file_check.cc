@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 
 class Check {
  public:
-  Check(const v1::PrepareAttempt& prepare, std::string host) : root_(prepare.working_directory()), host_(std::move(host)) {}
+  Check(const v1::PrepareAttempt& prepare, std::string host)
+      : root_(prepare.working_directory()), host_(std::move(host)) {}
 
   std::string Resolve(const std::string& path) const { return (fs::path(root_) / path).lexically_normal().string(); }
 
@@ -36,7 +37,8 @@ class Check {
     // Opened without blocking: a pipe in the place of a file must not hold us up.
     const int fd = open(full.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return Fail(v1::END_CAUSE_MISSING_FILE, field, full, std::strerror(errno));
-    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) Fail(v1::END_CAUSE_MISSING_FILE, field, full, "is not a regular file");
+    if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode))
+      Fail(v1::END_CAUSE_MISSING_FILE, field, full, "is not a regular file");
     close(fd);
   }
 
@@ -53,7 +55,8 @@ class Check {
     std::error_code error;
     fs::create_directories(full, error);
     if (error) return Fail(v1::END_CAUSE_BAD_CONFIG, field, full, absl::StrCat("can't be created: ", error.message()));
-    if (access(full.c_str(), W_OK | X_OK) != 0) Fail(v1::END_CAUSE_BAD_CONFIG, field, full, absl::StrCat("can't be written: ", std::strerror(errno)));
+    if (access(full.c_str(), W_OK | X_OK) != 0)
+      Fail(v1::END_CAUSE_BAD_CONFIG, field, full, absl::StrCat("can't be written: ", std::strerror(errno)));
   }
 
   void Program(const std::string& field, const std::string& name) {
@@ -79,7 +82,8 @@ class Check {
 
 }  // namespace
 
-std::vector<v1::PrepareError> CheckFiles(const v1::PrepareAttempt& prepare, const std::string& host, const std::string& trainer) {
+std::vector<v1::PrepareError> CheckFiles(const v1::PrepareAttempt& prepare, const std::string& host,
+                                         const std::string& trainer) {
   Check check(prepare, host);
   const v1::JobSpec& spec = prepare.spec();
   check.Folder("working_directory", prepare.working_directory());
@@ -87,12 +91,16 @@ std::vector<v1::PrepareError> CheckFiles(const v1::PrepareAttempt& prepare, cons
     if (spec.workload().command_size() > 0) check.Program("workload.command[0]", spec.workload().command(0));
     return check.TakeErrors();
   }
-  for (int i = 0; i < spec.data().train_size(); ++i) check.ReadableFile(absl::StrCat("data.train[", i, "].path"), spec.data().train(i).path());
-  for (int i = 0; i < spec.data().eval_size(); ++i) check.ReadableFile(absl::StrCat("data.eval[", i, "].path"), spec.data().eval(i).path());
-  if (spec.model().has_config_path()) check.ReadableFile("model.config_path", spec.model().config_path() + "/config.json");
+  for (int i = 0; i < spec.data().train_size(); ++i)
+    check.ReadableFile(absl::StrCat("data.train[", i, "].path"), spec.data().train(i).path());
+  for (int i = 0; i < spec.data().eval_size(); ++i)
+    check.ReadableFile(absl::StrCat("data.eval[", i, "].path"), spec.data().eval(i).path());
+  if (spec.model().has_config_path())
+    check.ReadableFile("model.config_path", spec.model().config_path() + "/config.json");
   check.WritableFolder("training.output_dir", spec.training().output_dir());
   const std::string& resume = prepare.resume_from();
-  if (resume != "none" && resume != "latest" && !resume.empty()) check.Folder("training.resume_from_checkpoint", resume);
+  if (resume != "none" && resume != "latest" && !resume.empty())
+    check.Folder("training.resume_from_checkpoint", resume);
   check.Program("", trainer);
   return check.TakeErrors();
 }

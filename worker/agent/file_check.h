@@ -8,8 +8,9 @@
 
 namespace mp::agent {
 
-// One error for each file or folder that is missing or can't be used, with `host` and the path. May block as long as the file
-// system does. `trainer`: path of mp-trainer.
-std::vector<v1::PrepareError> CheckFiles(const v1::PrepareAttempt& prepare, const std::string& host, const std::string& trainer);
+// One error for each file or folder that is missing or can't be used, with `host` and the path. May block as long as
+// the file system does. `trainer`: path of mp-trainer.
+std::vector<v1::PrepareError> CheckFiles(const v1::PrepareAttempt& prepare, const std::string& host,
+                                         const std::string& trainer);
 
 }  // namespace mp::agent

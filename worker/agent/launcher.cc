@@ -1,5 +1,5 @@
-// mp-rank-launcher PARENT PROGRAM ARGUMENT...: asks the kernel to kill this process when its worker dies, then becomes PROGRAM.
-// posix_spawn can't ask that for a child, and the worker must not fork once gRPC runs.
+// mp-rank-launcher PARENT PROGRAM ARGUMENT...: asks the kernel to kill this process when its worker dies, then becomes
+// PROGRAM. posix_spawn can't ask that for a child, and the worker must not fork once gRPC runs.
 #include <sys/prctl.h>
 #include <unistd.h>
 

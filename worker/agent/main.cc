@@ -67,14 +67,22 @@ int main(int argc, char** argv) {
   app.footer(kExamples);
   app.set_version_flag("--version", "mp-worker " MP_VERSION);
   app.add_option("--controller", options.controller, "HOST:PORT of the controller")->required();
-  app.add_option("--data-dir", options.data_dir, "Folder for output that is not shipped yet; one worker at a time")->required();
+  app.add_option("--data-dir", options.data_dir, "Folder for output that is not shipped yet; one worker at a time")
+      ->required();
   app.add_option("--node-name", options.node_name, "Name of this node, unique in the cluster")->capture_default_str();
-  app.add_option("--node-class", node_class, "auto, CPU, P4 or P5")->check(CLI::IsMember({"auto", "CPU", "P4", "P5"}))->capture_default_str();
-  app.add_option("--declare-class", declared, "Claim a class without looking for its devices; for tests of placement")->check(CLI::IsMember({"CPU", "P4", "P5"}));
-  app.add_option("--devices", devices, "CPU slots (or declared devices)")->check(CLI::Range(1, 64))->capture_default_str();
+  app.add_option("--node-class", node_class, "auto, CPU, P4 or P5")
+      ->check(CLI::IsMember({"auto", "CPU", "P4", "P5"}))
+      ->capture_default_str();
+  app.add_option("--declare-class", declared, "Claim a class without looking for its devices; for tests of placement")
+      ->check(CLI::IsMember({"CPU", "P4", "P5"}));
+  app.add_option("--devices", devices, "CPU slots (or declared devices)")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   app.add_option("--label", labels, "NAME=VALUE; may be repeated");
-  app.add_option("--address", options.address, "Name or address under which other hosts reach this one; default: the host name");
-  app.add_option("--interface", options.gloo_interface, "Network interface of the ranks' traffic; default: by the route to rank 0");
+  app.add_option("--address", options.address,
+                 "Name or address under which other hosts reach this one; default: the host name");
+  app.add_option("--interface", options.gloo_interface,
+                 "Network interface of the ranks' traffic; default: by the route to rank 0");
   app.add_option("--trainer", options.trainer, "Path of mp-trainer")->capture_default_str();
   app.add_option("--ready-file", ready_file, "Write name and process id here as JSON once registered");
   try {
@@ -96,7 +104,8 @@ int main(int argc, char** argv) {
   fs::create_directories(options.data_dir, error);
   if (error) return Fail(absl::StrCat("--data-dir ", options.data_dir, ": ", error.message()));
   const mp::agent::OwnedFd lock(open((options.data_dir + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (!lock.valid() || flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return Fail(absl::StrCat("--data-dir ", options.data_dir, " is in use by another mp-worker"));
+  if (!lock.valid() || flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+    return Fail(absl::StrCat("--data-dir ", options.data_dir, " is in use by another mp-worker"));
   mp::agent::HostDevices host;
   if (declared.empty()) {
     absl::StatusOr<mp::agent::HostDevices> found = mp::agent::FindDevices(node_class, devices);

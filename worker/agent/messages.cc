@@ -188,7 +188,8 @@ void Agent::OnCheckpointAnswer(const v1::CheckpointAnswer& answer) {
     if (!google::protobuf::util::MessageToJsonString(command, &line, print).ok()) continue;
     line += "\n";
     // A line is far smaller than a pipe's buffer, and the rank waits for it.
-    if (write(rank->command.get(), line.data(), line.size()) < 0) spdlog::warn("rank {} takes no commands: {}", rank->rank, std::strerror(errno));
+    if (write(rank->command.get(), line.data(), line.size()) < 0)
+      spdlog::warn("rank {} takes no commands: {}", rank->rank, std::strerror(errno));
     rank->question.reset();
   }
 }

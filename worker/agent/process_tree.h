@@ -10,7 +10,8 @@
 
 namespace mp::agent {
 
-// Living processes (zombies left out) whose environment holds MP_RANK_TOKEN=`token`, or a token that starts with it when `prefix`.
+// Living processes (zombies left out) whose environment holds MP_RANK_TOKEN=`token`, or a token that starts with it
+// when `prefix`.
 std::vector<pid_t> FindByToken(const std::string& token, bool prefix);
 
 // Children of this process that are not among `known`: orphans that a subreaper inherits.

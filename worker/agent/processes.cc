@@ -85,13 +85,15 @@ absl::Status Agent::StartRank(Attempt* attempt, const v1::LaunchAttempt& launch,
   place.command_fd = command->read.get();
   place.rendezvous_fd = rank->rank == 0 && attempt->rendezvous.fd.valid() ? attempt->rendezvous.fd.get() : -1;
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  place.threads = devices_.node_class == v1::ResourceSpec::CPU ? 1 : std::max(1, cores / std::max(1, prepare.placement().ranks()));
+  place.threads =
+      devices_.node_class == v1::ResourceSpec::CPU ? 1 : std::max(1, cores / std::max(1, prepare.placement().ranks()));
   place.token = rank->token;
 
   SpawnRequest request;
   request.argv = {options_.launcher, absl::StrCat(getpid())};
   if (prepare.spec().has_workload()) {
-    request.argv.insert(request.argv.end(), prepare.spec().workload().command().begin(), prepare.spec().workload().command().end());
+    request.argv.insert(request.argv.end(), prepare.spec().workload().command().begin(),
+                        prepare.spec().workload().command().end());
   } else {
     const std::string job_file = attempt->directory + "/job.json";
     if (absl::Status status = WriteJobFile(prepare.spec(), job_file); !status.ok()) return status;
@@ -198,7 +200,8 @@ void Agent::Reap() {
 void Agent::OnExit(Attempt* attempt, Rank* rank, int status) {
   rank->reaped = true;
   kill(-rank->pid, SIGKILL);  // what is left of its group
-  // Its last words; the pipes may stay open in processes that escaped, so they are read until empty, not until their end.
+  // Its last words; the pipes may stay open in processes that escaped, so they are read until empty, not until their
+  // end.
   for (int64_t before = -1; rank->output.valid() && rank->spooled != before;) {
     before = rank->spooled;
     ReadOutput(rank);
@@ -217,8 +220,11 @@ void Agent::OnExit(Attempt* attempt, Rank* rank, int status) {
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
     exited.set_cause(v1::END_CAUSE_SUCCEEDED);
   } else if (rank->failed) {
-    exited.set_cause(rank->failed->cause() == v1::END_CAUSE_UNSPECIFIED ? v1::END_CAUSE_RANK_DIED : rank->failed->cause());
-    exited.set_message(absl::StrCat(rank->failed->message(), rank->failed->step() > 0 ? absl::StrCat(" (step ", rank->failed->step(), ")") : "", ", on ", options_.node_name));
+    exited.set_cause(rank->failed->cause() == v1::END_CAUSE_UNSPECIFIED ? v1::END_CAUSE_RANK_DIED
+                                                                        : rank->failed->cause());
+    exited.set_message(absl::StrCat(rank->failed->message(),
+                                    rank->failed->step() > 0 ? absl::StrCat(" (step ", rank->failed->step(), ")") : "",
+                                    ", on ", options_.node_name));
   } else if (!rank->stopped_by_us) {
     exited.set_cause(v1::END_CAUSE_RANK_DIED);
     exited.set_message(where);
@@ -240,7 +246,8 @@ void Agent::Clear() {
   bool quiet = ranks.empty();
   for (auto& [key, attempt] : attempts_) {
     if (attempt.ended || !(attempt.launched || attempt.stopping)) continue;
-    const bool reaped = std::all_of(attempt.ranks.begin(), attempt.ranks.end(), [](const auto& rank) { return rank->reaped; });
+    const bool reaped =
+        std::all_of(attempt.ranks.begin(), attempt.ranks.end(), [](const auto& rank) { return rank->reaped; });
     if (!reaped) continue;
     if (!attempt.all_gone) {
       bool left = false;
@@ -268,7 +275,8 @@ void Agent::Clear() {
         }
       }
     }
-    const bool shipped = std::all_of(attempt.ranks.begin(), attempt.ranks.end(), [](const auto& rank) { return rank->Shipped(); });
+    const bool shipped =
+        std::all_of(attempt.ranks.begin(), attempt.ranks.end(), [](const auto& rank) { return rank->Shipped(); });
     if (!shipped && MonotonicNow() < attempt.ship_until) continue;
     attempt.ended = true;
     attempt.kill_at = absl::InfiniteFuture();

@@ -56,7 +56,8 @@ absl::StatusOr<pid_t> Spawn(const SpawnRequest& request) {
   return pid;
 }
 
-void ParseReports(const std::string& data, Rank* rank, std::vector<v1::TrainerEvent>* events, std::vector<std::string>* bad) {
+void ParseReports(const std::string& data, Rank* rank, std::vector<v1::TrainerEvent>* events,
+                  std::vector<std::string>* bad) {
   rank->report_rest += data;
   size_t start = 0;
   size_t end = 0;

@@ -41,9 +41,11 @@ absl::StatusOr<RendezvousSocket> ListenForRendezvous(const std::string& host) {
     sockaddr_storage bound = {};
     socklen_t size = sizeof(bound);
     constexpr int kBacklog = 4096;  // ranks may connect before rank 0 accepts
-    if (result.fd.valid() && bind(result.fd.get(), candidate->ai_addr, candidate->ai_addrlen) == 0 && listen(result.fd.get(), kBacklog) == 0 &&
+    if (result.fd.valid() && bind(result.fd.get(), candidate->ai_addr, candidate->ai_addrlen) == 0 &&
+        listen(result.fd.get(), kBacklog) == 0 &&
         getsockname(result.fd.get(), reinterpret_cast<sockaddr*>(&bound), &size) == 0) {
-      const uint16_t port = bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port : reinterpret_cast<sockaddr_in*>(&bound)->sin_port;
+      const uint16_t port = bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
+                                                        : reinterpret_cast<sockaddr_in*>(&bound)->sin_port;
       result.port = ntohs(port);
       return result;
     }

@@ -1,4 +1,5 @@
-// The port on which the ranks of a gang meet: bound and listening from the moment it is reported, so that nobody can take it.
+// The port on which the ranks of a gang meet: bound and listening from the moment it is reported, so that nobody can
+// take it.
 #pragma once
 
 #include <string>

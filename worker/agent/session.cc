@@ -21,7 +21,10 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& controller) {
 }
 
 Session::Session(std::shared_ptr<grpc::Channel> channel, Handlers handlers)
-    : stub_(v1::WorkerService::NewStub(channel)), handlers_(std::move(handlers)), reader_([this] { Connect(); }), writer_([this] { Write(); }) {}
+    : stub_(v1::WorkerService::NewStub(channel)),
+      handlers_(std::move(handlers)),
+      reader_([this] { Connect(); }),
+      writer_([this] { Write(); }) {}
 
 Session::~Session() {
   {
@@ -73,7 +76,8 @@ void Session::RunStream() {
     queue_.clear();
     // The writer may be inside Write of this stream.
     context.TryCancel();
-    mutex_.Await(absl::Condition(+[](Session* self) ABSL_NO_THREAD_SAFETY_ANALYSIS { return !self->writing_; }, this));
+    mutex_.Await(absl::Condition(
+        +[](Session* self) ABSL_NO_THREAD_SAFETY_ANALYSIS { return !self->writing_; }, this));
     context_ = nullptr;
   }
   handlers_.disconnected(stream->Finish());
@@ -85,7 +89,9 @@ void Session::Write() {
     grpc::ClientReaderWriter<v1::WorkerMessage, v1::ControllerMessage>* stream = nullptr;
     {
       const absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(+[](Session* self) ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->stopping_ || !self->queue_.empty(); }, this));
+      mutex_.Await(absl::Condition(
+          +[](Session* self) ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->stopping_ || !self->queue_.empty(); },
+          this));
       if (stopping_) return;
       message = std::move(queue_.front());
       queue_.pop_front();

@@ -1,6 +1,7 @@
 // The worker's stream to the controller: dials, registers, reconnects.
 //
-// Two threads: one connects and reads, one writes. Thread-safety: any thread may Send; handlers run on the reading thread.
+// Two threads: one connects and reads, one writes. Thread-safety: any thread may Send; handlers run on the reading
+// thread.
 #pragma once
 
 #include <grpcpp/channel.h>

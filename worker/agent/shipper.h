@@ -1,5 +1,5 @@
-// Sends what a source has, one request after another, each acknowledged before the next, on a stream that is opened anew when it
-// breaks. Nothing is lost or repeated out of order: what was not acknowledged is asked for again.
+// Sends what a source has, one request after another, each acknowledged before the next, on a stream that is opened
+// anew when it breaks. Nothing is lost or repeated out of order: what was not acknowledged is asked for again.
 //
 // One thread. Thread-safety: Wake and the destructor from any thread; the callbacks run on the shipper's thread.
 #pragma once
@@ -25,7 +25,7 @@ class Shipper {
   using Stream = grpc::ClientReaderWriter<Request, Response>;
   struct Callbacks {
     std::function<std::unique_ptr<Stream>(grpc::ClientContext*)> open;
-    std::function<std::optional<Request>()> next;             // none: nothing to send now
+    std::function<std::optional<Request>()> next;  // none: nothing to send now
     std::function<void(const Response&)> acknowledged;
   };
 
@@ -76,7 +76,8 @@ class Shipper {
       std::optional<Request> request = callbacks_.next();
       if (!request) {
         const absl::MutexLock lock(&mutex_);
-        mutex_.Await(absl::Condition(+[](Shipper* self) ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->awake_ || self->stopping_; }, this));
+        mutex_.Await(absl::Condition(
+            +[](Shipper* self) ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->awake_ || self->stopping_; }, this));
         if (stopping_) return;
         awake_ = false;
         continue;

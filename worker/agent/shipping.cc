@@ -88,7 +88,8 @@ void Agent::EventsAcknowledged(const v1::ShipEventsResponse& response) {
       ++rank->first_event;
     }
     if (!response.refused() && response.stored() + 1 < rank->first_event) {
-      spdlog::error("the controller has lost events of rank {}: it has {}, the next one is {}", rank->rank, response.stored(), rank->first_event);
+      spdlog::error("the controller has lost events of rank {}: it has {}, the next one is {}", rank->rank,
+                    response.stored(), rank->first_event);
       rank->refused = true;
     }
   }

@@ -96,8 +96,8 @@ void Train(const JobConfig& job, const Rendezvous& rendezvous, Reporter* reporte
   const char* resume = std::getenv("MP_RESUME_FROM");  // NOLINT(concurrency-mt-unsafe): nothing writes it
   const auto collectives = JoinProcessGroup(rendezvous);
   Trainer trainer(job, IntegerFromEnvironment("MP_ATTEMPT", 1),
-                  resume != nullptr && *resume != '\0' ? resume : job.training.resume_from_checkpoint, collectives.get(),
-                  reporter);
+                  resume != nullptr && *resume != '\0' ? resume : job.training.resume_from_checkpoint,
+                  collectives.get(), reporter);
   try {
     trainer.Run();
   } catch (...) {
@@ -120,7 +120,9 @@ int Run(const Arguments& arguments) {
     PrepareProcess();
     const Rendezvous rendezvous = RendezvousFromEnvironment();
     if (!arguments.print_config) {
-      const int command_fd = std::getenv("MP_COMMAND_FD") == nullptr ? -1 : IntegerFromEnvironment("MP_COMMAND_FD", -1);  // NOLINT(concurrency-mt-unsafe)
+      const int command_fd = std::getenv("MP_COMMAND_FD") == nullptr
+                                 ? -1
+                                 : IntegerFromEnvironment("MP_COMMAND_FD", -1);  // NOLINT(concurrency-mt-unsafe)
       reporter = std::make_unique<Reporter>(rendezvous.rank, IntegerFromEnvironment("MP_REPORT_FD", STDOUT_FILENO),
                                             command_fd, EndOrphaned);
     }
@@ -138,7 +140,8 @@ int Run(const Arguments& arguments) {
   } catch (const c10::Error& error) {
     const std::string what = error.what_without_backtrace();
     // c10's CPU allocator throws a plain error with this text.
-    if (what.find("allocate memory") != std::string::npos) return Fail(reporter.get(), EndCause::kOutOfMemory, what, step);
+    if (what.find("allocate memory") != std::string::npos)
+      return Fail(reporter.get(), EndCause::kOutOfMemory, what, step);
     std::fprintf(stderr, "mp-trainer: %s\n", what.c_str());
     return 1;
   } catch (const std::exception& error) {

@@ -34,7 +34,8 @@ Statement& Statement::Bind(double value) {
 }
 
 Statement& Statement::BindText(std::string_view value) {
-  bind_result_ |= sqlite3_bind_text64(statement_.get(), next_++, value.data(), value.size(), SQLITE_TRANSIENT, SQLITE_UTF8);
+  bind_result_ |=
+      sqlite3_bind_text64(statement_.get(), next_++, value.data(), value.size(), SQLITE_TRANSIENT, SQLITE_UTF8);
   return *this;
 }
 
@@ -81,11 +82,14 @@ std::string Statement::Bytes(int column) const {
 
 absl::StatusOr<Database> Database::Open(const std::string& path, const std::string& synchronous) {
   sqlite3* raw = nullptr;
-  const int code = sqlite3_open_v2(path.c_str(), &raw, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
+  const int code =
+      sqlite3_open_v2(path.c_str(), &raw, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
   Database database(raw);
-  if (code != SQLITE_OK) return absl::Status(ErrorOf(raw, code).code(), absl::StrCat(path, ": ", ErrorOf(raw, code).message()));
+  if (code != SQLITE_OK)
+    return absl::Status(ErrorOf(raw, code).code(), absl::StrCat(path, ": ", ErrorOf(raw, code).message()));
   sqlite3_busy_timeout(raw, 5000);
-  for (const std::string& pragma : {std::string("PRAGMA journal_mode=WAL"), absl::StrCat("PRAGMA synchronous=", synchronous)}) {
+  for (const std::string& pragma :
+       {std::string("PRAGMA journal_mode=WAL"), absl::StrCat("PRAGMA synchronous=", synchronous)}) {
     if (absl::Status status = database.Execute(pragma); !status.ok()) {
       return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
     }
@@ -95,8 +99,10 @@ absl::StatusOr<Database> Database::Open(const std::string& path, const std::stri
   if (!mode.ok()) return mode.status();
   if (!level.ok()) return level.status();
   const int64_t wanted = synchronous == "FULL" ? 2 : 1;
-  if (!mode->Step().value_or(false) || mode->Bytes(0) != "wal" || !level->Step().value_or(false) || level->Integer(0) != wanted) {
-    return absl::InternalError(absl::StrCat(path, ": WAL mode with synchronous=", synchronous, " can't be had on this file system"));
+  if (!mode->Step().value_or(false) || mode->Bytes(0) != "wal" || !level->Step().value_or(false) ||
+      level->Integer(0) != wanted) {
+    return absl::InternalError(
+        absl::StrCat(path, ": WAL mode with synchronous=", synchronous, " can't be had on this file system"));
   }
   return database;
 }

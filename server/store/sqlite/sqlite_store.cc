@@ -37,7 +37,8 @@ class SqliteStore : public Store {
     version->Reset();
     constexpr int64_t kWant = std::size(kMigrations);
     if (have > kWant) {
-      return absl::FailedPreconditionError(absl::StrCat("the store has schema version ", have, "; this program knows ", kWant, ": use a newer mp-controller"));
+      return absl::FailedPreconditionError(absl::StrCat("the store has schema version ", have, "; this program knows ",
+                                                        kWant, ": use a newer mp-controller"));
     }
     for (int64_t i = have; i < kWant; ++i) {
       const absl::Status status = database_.InTransaction([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -58,7 +59,8 @@ class SqliteStore : public Store {
     const absl::MutexLock lock(&mutex_);
     StoredState state;
     absl::StatusOr<Statement> jobs = database_.Prepare("SELECT uid, record FROM jobs ORDER BY number");
-    absl::StatusOr<Statement> attempts = database_.Prepare("SELECT record FROM attempts WHERE job_uid = ? ORDER BY number");
+    absl::StatusOr<Statement> attempts =
+        database_.Prepare("SELECT record FROM attempts WHERE job_uid = ? ORDER BY number");
     absl::StatusOr<Statement> last = database_.Prepare("SELECT job_uid, MAX(sequence) FROM events GROUP BY job_uid");
     absl::StatusOr<Statement> nodes = database_.Prepare("SELECT record FROM nodes ORDER BY name");
     absl::StatusOr<Statement> requests = database_.Prepare("SELECT id, job_uid FROM requests WHERE time > ?");
@@ -73,7 +75,8 @@ class SqliteStore : public Store {
       attempts->BindText(jobs->Bytes(0));
       absl::StatusOr<bool> inner;
       while ((inner = attempts->Step()).ok() && *inner) {
-        if (!job.add_attempts()->ParseFromString(attempts->Bytes(0))) return absl::DataLossError("the store holds an attempt that can't be read");
+        if (!job.add_attempts()->ParseFromString(attempts->Bytes(0)))
+          return absl::DataLossError("the store holds an attempt that can't be read");
       }
       if (!inner.ok()) return inner.status();
       state.jobs.push_back(std::move(job));
@@ -83,7 +86,8 @@ class SqliteStore : public Store {
     if (!row.ok()) return row.status();
     while ((row = nodes->Step()).ok() && *row) {
       v1::Node node;
-      if (!node.ParseFromString(nodes->Bytes(0))) return absl::DataLossError("the store holds a node that can't be read");
+      if (!node.ParseFromString(nodes->Bytes(0)))
+        return absl::DataLossError("the store holds a node that can't be read");
       state.nodes.push_back(std::move(node));
     }
     if (!row.ok()) return row.status();
@@ -102,7 +106,8 @@ class SqliteStore : public Store {
     std::vector<v1::JobEvent> events;
     absl::StatusOr<bool> row;
     while ((row = statement->Step()).ok() && *row) {
-      if (!events.emplace_back().ParseFromString(statement->Bytes(0))) return absl::DataLossError("the store holds an event that can't be read");
+      if (!events.emplace_back().ParseFromString(statement->Bytes(0)))
+        return absl::DataLossError("the store holds an event that can't be read");
     }
     if (!row.ok()) return row.status();
     return events;
@@ -117,32 +122,41 @@ class SqliteStore : public Store {
           "INSERT INTO jobs (uid, name, state, record) VALUES (?, ?, ?, ?) "
           "ON CONFLICT (uid) DO UPDATE SET state = excluded.state, record = excluded.record");
       if (!statement.ok()) return statement.status();
-      statement->BindText(job.uid()).BindText(job.name()).Bind(static_cast<int64_t>(job.state())).BindBlob(record.SerializeAsString());
+      statement->BindText(job.uid())
+          .BindText(job.name())
+          .Bind(static_cast<int64_t>(job.state()))
+          .BindBlob(record.SerializeAsString());
       if (absl::Status status = statement->Run(); !status.ok()) return status;
     }
     for (const auto& [uid, attempt] : transaction.attempts) {
-      absl::Status status = Put("INSERT OR REPLACE INTO attempts VALUES (?, ?, ?)", uid, attempt.number(), attempt.SerializeAsString());
+      absl::Status status =
+          Put("INSERT OR REPLACE INTO attempts VALUES (?, ?, ?)", uid, attempt.number(), attempt.SerializeAsString());
       if (!status.ok()) return status;
     }
     for (const auto& [uid, event] : transaction.events) {
-      absl::Status status = Put("INSERT INTO events VALUES (?, ?, ?)", uid, event.sequence(), event.SerializeAsString());
+      absl::Status status =
+          Put("INSERT INTO events VALUES (?, ?, ?)", uid, event.sequence(), event.SerializeAsString());
       if (!status.ok()) return status;
     }
     for (const v1::Node& node : transaction.nodes) {
       absl::StatusOr<Statement> statement = database_.Prepare("INSERT OR REPLACE INTO nodes VALUES (?, ?)");
       if (!statement.ok()) return statement.status();
-      if (absl::Status status = statement->BindText(node.name()).BindBlob(node.SerializeAsString()).Run(); !status.ok()) return status;
+      if (absl::Status status = statement->BindText(node.name()).BindBlob(node.SerializeAsString()).Run(); !status.ok())
+        return status;
     }
     if (!transaction.request_id.empty()) {
       absl::StatusOr<Statement> statement = database_.Prepare("INSERT OR REPLACE INTO requests VALUES (?, ?, ?)");
       if (!statement.ok()) return statement.status();
-      statement->BindText(transaction.request_id).BindText(transaction.request_job_uid).Bind(absl::ToUnixSeconds(absl::Now()));
+      statement->BindText(transaction.request_id)
+          .BindText(transaction.request_job_uid)
+          .Bind(absl::ToUnixSeconds(absl::Now()));
       if (absl::Status status = statement->Run(); !status.ok()) return status;
     }
     return absl::OkStatus();
   }
 
-  absl::Status Put(const char* sql, const std::string& uid, int64_t number, const std::string& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  absl::Status Put(const char* sql, const std::string& uid, int64_t number, const std::string& record)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     absl::StatusOr<Statement> statement = database_.Prepare(sql);
     if (!statement.ok()) return statement.status();
     return statement->BindText(uid).Bind(number).BindBlob(record).Run();
@@ -158,7 +172,8 @@ absl::StatusOr<std::unique_ptr<Store>> OpenSqliteStore(const std::string& path) 
   absl::StatusOr<Database> database = Database::Open(path, "FULL");
   if (!database.ok()) return database.status();
   auto store = std::make_unique<SqliteStore>(*std::move(database));
-  if (absl::Status status = store->Migrate(); !status.ok()) return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+  if (absl::Status status = store->Migrate(); !status.ok())
+    return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
   return store;
 }
 

@@ -19,7 +19,8 @@ std::optional<CheckpointName> ParseDirectoryName(const std::string& name) {
   CheckpointName parsed;
   const char* end = name.data() + name.size();
   const auto step = std::from_chars(name.data() + kStep.size(), end, parsed.step);
-  if (step.ec != std::errc() || !std::string_view(step.ptr, static_cast<size_t>(end - step.ptr)).starts_with(kAttempt)) return std::nullopt;
+  if (step.ec != std::errc() || !std::string_view(step.ptr, static_cast<size_t>(end - step.ptr)).starts_with(kAttempt))
+    return std::nullopt;
   const auto attempt = std::from_chars(step.ptr + kAttempt.size(), end, parsed.attempt);
   if (attempt.ec != std::errc() || attempt.ptr != end) return std::nullopt;
   // Only names as we write them: "step-60-attempt-1" is somebody else's.

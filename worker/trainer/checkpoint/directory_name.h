@@ -15,9 +15,9 @@ struct CheckpointName {
   int attempt = 0;
 };
 
-std::string DirectoryName(int64_t step, int attempt);               // "step-00000060-attempt-1"
+std::string DirectoryName(int64_t step, int attempt);  // "step-00000060-attempt-1"
 std::optional<CheckpointName> ParseDirectoryName(const std::string& name);
 std::optional<CheckpointName> ParseTemporaryName(const std::string& name);
-std::string RankFileName(int rank);                                 // "rank-00000.tensors"
+std::string RankFileName(int rank);  // "rank-00000.tensors"
 
 }  // namespace mp::trainer

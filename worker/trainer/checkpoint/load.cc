@@ -31,8 +31,8 @@ JsonValue ReadMetadata(const std::string& directory) {
   constexpr std::string_view kStart = "{\"xxh64\":\"";
   constexpr std::string_view kMiddle = "\",\"metadata\":";
   const size_t inner = kStart.size() + 16 + kMiddle.size();
-  if (text.size() < inner + 2 || !text.starts_with(kStart) || text.compare(kStart.size() + 16, kMiddle.size(), kMiddle) != 0 ||
-      !text.ends_with("}\n")) {
+  if (text.size() < inner + 2 || !text.starts_with(kStart) ||
+      text.compare(kStart.size() + 16, kMiddle.size(), kMiddle) != 0 || !text.ends_with("}\n")) {
     Fail(path, "is not a checkpoint's metadata or is cut short");
   }
   const std::string hash = text.substr(kStart.size(), 16);
@@ -134,7 +134,8 @@ std::vector<std::string> ListCheckpoints(const std::string& output_dir) {
   return paths;
 }
 
-ReplicatedState LoadCheckpoint(const std::string& path, std::vector<TensorSlice>& slices, const CheckpointGroup& group) {
+ReplicatedState LoadCheckpoint(const std::string& path, std::vector<TensorSlice>& slices,
+                               const CheckpointGroup& group) {
   ReplicatedState state;
   std::string mine;
   try {

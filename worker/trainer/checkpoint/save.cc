@@ -14,7 +14,8 @@ namespace fs = std::filesystem;
 
 constexpr char kRefused[] = "refused";
 
-// Runs `work` on this rank and gathers the outcomes: either every rank returns every rank's result, or every rank throws the first failure.
+// Runs `work` on this rank and gathers the outcomes: either every rank returns every rank's result, or every rank
+// throws the first failure.
 std::vector<std::string> Together(const CheckpointGroup& group, const std::function<std::string()>& work) {
   std::string mine;
   try {
@@ -91,7 +92,8 @@ bool SaveCheckpoint(const std::string& output_dir, int64_t step, int attempt, co
     for (const at::Tensor& data : file.data) pieces.push_back({data.data_ptr(), data.nbytes()});
     const std::string file_name = RankFileName(group.rank);
     file_system->WriteFile((fs::path(aside) / file_name).string(), pieces);
-    return JsonValue(JsonValue::Object{{"name", file_name}, {"bytes", file.bytes}, {"xxh64", HashToHex(file.hash)}}).ToString();
+    return JsonValue(JsonValue::Object{{"name", file_name}, {"bytes", file.bytes}, {"xxh64", HashToHex(file.hash)}})
+        .ToString();
   });
   for (const std::string& file : files) bytes += ParseJson(file).At("bytes").AsInteger();
 

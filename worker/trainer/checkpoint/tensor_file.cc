@@ -50,7 +50,8 @@ TensorSlice ReadSlice(const JsonValue& entry, const at::Tensor& body) {
   int64_t global = 1;
   for (const JsonValue& size : entry.At("global_shape").AsArray()) {
     const int64_t extent = size.AsInteger();
-    if (extent < 0 || (extent > 0 && global > std::numeric_limits<int64_t>::max() / extent)) throw JsonError("global_shape is too large");
+    if (extent < 0 || (extent > 0 && global > std::numeric_limits<int64_t>::max() / extent))
+      throw JsonError("global_shape is too large");
     global *= extent;
     slice.global_shape.push_back(extent);
   }

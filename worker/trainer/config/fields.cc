@@ -83,8 +83,8 @@ void FieldReader::Double(const std::string& name, double least, bool above, doub
   if (value == nullptr) return;
   try {
     const double number = value->AsDouble();
-    const bool legal = std::isfinite(number) && (above ? number > least : number >= least) &&
-                       (below ? number < most : number <= most);
+    const bool legal =
+        std::isfinite(number) && (above ? number > least : number >= least) && (below ? number < most : number <= most);
     if (!legal) {
       std::string bound = (above ? "greater than " : "at least ") + Text(least);
       if (std::isfinite(most)) bound += std::string(" and ") + (below ? "less than " : "at most ") + Text(most);

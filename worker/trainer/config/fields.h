@@ -4,8 +4,8 @@
 //   training.Integer("max_steps", 1, kMax, &config.max_steps);
 //   training.RefuseOthers();
 //
-// Fields are found by their snake_case or lowerCamelCase name (proto3 JSON takes both). An absent or null field leaves the
-// target as it is. Thread-safety: one thread.
+// Fields are found by their snake_case or lowerCamelCase name (proto3 JSON takes both). An absent or null field leaves
+// the target as it is. Thread-safety: one thread.
 #pragma once
 
 #include <cstdint>

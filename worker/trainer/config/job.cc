@@ -53,7 +53,8 @@ void ParseModel(Violations* violations, const JsonValue* object, ModelConfig* mo
     if (config->is_object()) {
       model->hf_config = *config;
     } else {
-      fields.Violate("config", std::string("an object of Hugging Face config keys was expected, this is ") + config->type_name());
+      fields.Violate("config",
+                     std::string("an object of Hugging Face config keys was expected, this is ") + config->type_name());
     }
   }
   fields.String("config_path", &model->config_path);
@@ -61,7 +62,8 @@ void ParseModel(Violations* violations, const JsonValue* object, ModelConfig* mo
   if (fields.Has("config") == !model->config_path.empty()) {
     fields.Violate("config", "exactly one of config and config_path is required");
   }
-  if (!model->init_from.empty()) fields.Violate("init_from", "starting from weights is not supported yet; leave it empty");
+  if (!model->init_from.empty())
+    fields.Violate("init_from", "starting from weights is not supported yet; leave it empty");
   fields.RefuseOthers();
 }
 

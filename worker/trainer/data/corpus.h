@@ -1,7 +1,7 @@
 // The tokens of a list of sources, concatenated, and their cut into samples of `sequence_length`.
 //
-// Byte tokens: each byte of a TEXT file is a token, 0 to 255. Sample i holds tokens [i*S, i*S + S); the label of a position is
-// the next token, -100 at the very end of the corpus. A tail shorter than S is left out.
+// Byte tokens: each byte of a TEXT file is a token, 0 to 255. Sample i holds tokens [i*S, i*S + S); the label of a
+// position is the next token, -100 at the very end of the corpus. A tail shorter than S is left out.
 #pragma once
 
 #include <cstdint>

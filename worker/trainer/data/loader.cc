@@ -154,9 +154,9 @@ class SampledTrainLoader : public TrainLoader {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Prepared> ready_;    // guarded by mutex_
-  std::exception_ptr failure_;    // guarded by mutex_
-  bool stopping_ = false;         // guarded by mutex_
+  std::deque<Prepared> ready_;  // guarded by mutex_
+  std::exception_ptr failure_;  // guarded by mutex_
+  bool stopping_ = false;       // guarded by mutex_
   std::thread thread_;
 };
 

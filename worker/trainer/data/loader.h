@@ -1,8 +1,9 @@
 // Batches for one rank: a strided shard of a seeded permutation of the samples, prefetched on a thread.
 //
-// A sample is `sequence_length` consecutive tokens of the concatenated documents, input = tokens [i*S, i*S + S), label = the
-// token that follows each, -100 where there is none. Epoch e's order is a permutation from (seed, e) of the whole set. Rank
-// r of w takes positions r, r + w, ... of each global batch; the incomplete last global batch of an epoch is dropped in training.
+// A sample is `sequence_length` consecutive tokens of the concatenated documents, input = tokens [i*S, i*S + S), label
+// = the token that follows each, -100 where there is none. Epoch e's order is a permutation from (seed, e) of the whole
+// set. Rank r of w takes positions r, r + w, ... of each global batch; the incomplete last global batch of an epoch is
+// dropped in training.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ struct SamplerPosition {
   int64_t epoch = 0;
   int64_t samples_consumed = 0;  // of this epoch, over all ranks
   int64_t seed = 0;
-  uint64_t fingerprint = 0;      // of the data; a mismatch at resume is an error
+  uint64_t fingerprint = 0;  // of the data; a mismatch at resume is an error
 };
 
 class TrainLoader {
@@ -32,8 +33,8 @@ class TrainLoader {
   virtual void Seek(const SamplerPosition& position) = 0;
 };
 
-// Every sample of the evaluation set once over all ranks, whatever the world size: where ranks run out, batches hold only
-// -100 labels. Each rank gets the same number of batches.
+// Every sample of the evaluation set once over all ranks, whatever the world size: where ranks run out, batches hold
+// only -100 labels. Each rank gets the same number of batches.
 class EvalLoader {
  public:
   virtual ~EvalLoader() = default;

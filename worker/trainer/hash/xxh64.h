@@ -1,4 +1,5 @@
-// XXH64, the 64-bit hash of https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md: finds damage, no protection against forgery.
+// XXH64, the 64-bit hash of https://github.com/Cyan4973/xxHash/blob/dev/doc/xxhash_spec.md: finds damage, no protection
+// against forgery.
 #pragma once
 
 #include <cstddef>

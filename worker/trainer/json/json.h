@@ -3,9 +3,9 @@
 //   JsonValue v = ParseJson(R"({"step": "12", "loss": 2.5})");
 //   v.Find("loss")->AsDouble();
 //
-// The reader refuses duplicate keys, invalid UTF-8, lone surrogates, nesting beyond 64 and anything after the value. The
-// writer prints the shortest form of a double that reads back the same, and numbers that are not finite as proto3 JSON
-// does: "NaN", "Infinity", "-Infinity" (strings).
+// The reader refuses duplicate keys, invalid UTF-8, lone surrogates, nesting beyond 64 and anything after the value.
+// The writer prints the shortest form of a double that reads back the same, and numbers that are not finite as proto3
+// JSON does: "NaN", "Infinity", "-Infinity" (strings).
 //
 // Thread-safety: a value, like a std container.
 #pragma once
@@ -32,15 +32,15 @@ class JsonValue {
   using Object = std::vector<Member>;  // in the order of the text
 
   JsonValue() = default;
-  JsonValue(std::nullptr_t) {}                                     // NOLINT(google-explicit-constructor)
-  JsonValue(bool value) : value_(value) {}                         // NOLINT(google-explicit-constructor)
-  JsonValue(int value) : value_(static_cast<int64_t>(value)) {}    // NOLINT(google-explicit-constructor)
-  JsonValue(int64_t value) : value_(value) {}                      // NOLINT(google-explicit-constructor)
-  JsonValue(double value) : value_(value) {}                       // NOLINT(google-explicit-constructor)
-  JsonValue(const char* value) : value_(std::string(value)) {}     // NOLINT(google-explicit-constructor)
-  JsonValue(std::string value) : value_(std::move(value)) {}       // NOLINT(google-explicit-constructor)
-  JsonValue(Array value) : value_(std::move(value)) {}             // NOLINT(google-explicit-constructor)
-  JsonValue(Object value) : value_(std::move(value)) {}            // NOLINT(google-explicit-constructor)
+  JsonValue(std::nullptr_t) {}                                   // NOLINT(google-explicit-constructor)
+  JsonValue(bool value) : value_(value) {}                       // NOLINT(google-explicit-constructor)
+  JsonValue(int value) : value_(static_cast<int64_t>(value)) {}  // NOLINT(google-explicit-constructor)
+  JsonValue(int64_t value) : value_(value) {}                    // NOLINT(google-explicit-constructor)
+  JsonValue(double value) : value_(value) {}                     // NOLINT(google-explicit-constructor)
+  JsonValue(const char* value) : value_(std::string(value)) {}   // NOLINT(google-explicit-constructor)
+  JsonValue(std::string value) : value_(std::move(value)) {}     // NOLINT(google-explicit-constructor)
+  JsonValue(Array value) : value_(std::move(value)) {}           // NOLINT(google-explicit-constructor)
+  JsonValue(Object value) : value_(std::move(value)) {}          // NOLINT(google-explicit-constructor)
 
   bool is_null() const { return std::holds_alternative<std::monostate>(value_); }
   bool is_bool() const { return std::holds_alternative<bool>(value_); }
@@ -52,8 +52,9 @@ class JsonValue {
 
   // Each throws JsonError when the value is of another type.
   bool AsBool() const;
-  int64_t AsInteger() const;  // also a double without fraction that an int64 holds, and a string of digits (proto3 JSON)
-  double AsDouble() const;    // also "NaN", "Infinity", "-Infinity"
+  int64_t AsInteger()
+      const;                // also a double without fraction that an int64 holds, and a string of digits (proto3 JSON)
+  double AsDouble() const;  // also "NaN", "Infinity", "-Infinity"
   const std::string& AsString() const;
   const Array& AsArray() const;
   const Object& AsObject() const;

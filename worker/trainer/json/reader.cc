@@ -32,7 +32,8 @@ class Reader {
   }
 
   void SkipSpace() {
-    while (position_ < text_.size() && std::strchr(" \t\r\n", text_[position_]) != nullptr && text_[position_] != '\0') {
+    while (position_ < text_.size() && std::strchr(" \t\r\n", text_[position_]) != nullptr &&
+           text_[position_] != '\0') {
       ++position_;
     }
   }
@@ -80,7 +81,8 @@ class Reader {
       SkipSpace();
       if (position_ >= text_.size() || text_[position_] != '"') Fail("a member's name in quotes was expected");
       std::string key = ReadString();
-      const bool taken = std::any_of(object.begin(), object.end(), [&](const auto& member) { return member.first == key; });
+      const bool taken =
+          std::any_of(object.begin(), object.end(), [&](const auto& member) { return member.first == key; });
       if (taken) Fail("duplicate key \"" + key + "\"");
       SkipSpace();
       if (!Accept(':')) Fail("':' was expected");

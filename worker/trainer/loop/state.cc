@@ -20,7 +20,8 @@ CheckpointGroup GroupOf(Collectives* collectives) {
 std::vector<TensorSlice> Slices(const TrainingState& state) {
   std::vector<TensorSlice> slices = state.model->MasterSlices("model/");
   for (auto& slice : state.model->SlicesOf("exp_avg/", state.optimizer->exp_avg())) slices.push_back(std::move(slice));
-  for (auto& slice : state.model->SlicesOf("exp_avg_sq/", state.optimizer->exp_avg_sq())) slices.push_back(std::move(slice));
+  for (auto& slice : state.model->SlicesOf("exp_avg_sq/", state.optimizer->exp_avg_sq()))
+    slices.push_back(std::move(slice));
   return slices;
 }
 
@@ -34,16 +35,16 @@ uint64_t ParseHex(const std::string& text) {
 ReplicatedState Collect(const TrainingState& state) {
   ReplicatedState replicated;
   const SamplerPosition sampler = state.loader->position();
-  replicated.values = JsonValue::Object{
-      {"step", state.progress->step},
-      {"skipped_steps", state.progress->skipped_steps},
-      {"tokens", state.progress->tokens},
-      {"applied_steps", state.optimizer->applied_steps().item<int64_t>()},
-      {"loss_scale", state.scaler->State()},
-      {"sampler", JsonValue::Object{{"epoch", sampler.epoch},
-                                    {"samples_consumed", sampler.samples_consumed},
-                                    {"seed", sampler.seed},
-                                    {"fingerprint", HashToHex(sampler.fingerprint)}}}};
+  replicated.values =
+      JsonValue::Object{{"step", state.progress->step},
+                        {"skipped_steps", state.progress->skipped_steps},
+                        {"tokens", state.progress->tokens},
+                        {"applied_steps", state.optimizer->applied_steps().item<int64_t>()},
+                        {"loss_scale", state.scaler->State()},
+                        {"sampler", JsonValue::Object{{"epoch", sampler.epoch},
+                                                      {"samples_consumed", sampler.samples_consumed},
+                                                      {"seed", sampler.seed},
+                                                      {"fingerprint", HashToHex(sampler.fingerprint)}}}};
   if (state.fp8 != nullptr) replicated.tensors = state.fp8->StateDict();
   const auto& generator = at::detail::getDefaultCPUGenerator();
   replicated.rank_tensors["cpu_generator"] = generator.get_state();
@@ -81,10 +82,13 @@ bool SaveState(const TrainingState& state, const std::string& output_dir, int at
   const auto permit = [&](const std::string& path) {
     std::string reason;
     const bool granted = reporter->RequestCheckpoint(step, path, &reason);
-    if (!granted) std::fprintf(stderr, "checkpoint of step %lld is not permitted: %s\n", static_cast<long long>(step), reason.c_str());
+    if (!granted)
+      std::fprintf(stderr, "checkpoint of step %lld is not permitted: %s\n", static_cast<long long>(step),
+                   reason.c_str());
     return granted;
   };
-  if (!SaveCheckpoint(output_dir, step, attempt, Slices(state), Collect(state), GroupOf(collectives), permit, &info)) return false;
+  if (!SaveCheckpoint(output_dir, step, attempt, Slices(state), Collect(state), GroupOf(collectives), permit, &info))
+    return false;
   if (collectives->rank() == 0) {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
     reporter->CheckpointSaved(step, info.path, info.bytes, seconds.count());
@@ -99,7 +103,8 @@ bool LoadState(const TrainingState& state, const std::string& output_dir, const 
   // Rank 0's view of the folder is everybody's.
   JsonValue::Array listed;
   if (collectives->rank() == 0) {
-    for (const std::string& path : latest ? ListCheckpoints(output_dir) : std::vector<std::string>{resume_from}) listed.emplace_back(path);
+    for (const std::string& path : latest ? ListCheckpoints(output_dir) : std::vector<std::string>{resume_from})
+      listed.emplace_back(path);
   }
   const JsonValue candidates = ParseJson(collectives->AllGatherStrings(JsonValue(std::move(listed)).ToString())[0]);
   std::string problem;
@@ -117,7 +122,8 @@ bool LoadState(const TrainingState& state, const std::string& output_dir, const 
     }
   }
   if (!problem.empty()) {
-    throw TrainerError(EndCause::kCheckpoint, "no checkpoint in " + output_dir + " can be read; the newest: " + problem);
+    throw TrainerError(EndCause::kCheckpoint,
+                       "no checkpoint in " + output_dir + " can be read; the newest: " + problem);
   }
   return false;
 }

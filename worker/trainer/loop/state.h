@@ -15,9 +15,9 @@
 namespace mp::trainer {
 
 struct Progress {
-  int64_t step = 0;           // attempted
+  int64_t step = 0;  // attempted
   int64_t skipped_steps = 0;
-  int64_t tokens = 0;         // of all ranks
+  int64_t tokens = 0;  // of all ranks
 };
 
 // References to the parts of a running trainer; none is owned.
@@ -26,7 +26,7 @@ struct TrainingState {
   ShardedModel* model;
   AdamW* optimizer;
   LossScaler* scaler;
-  fp8::Context* fp8;    // null without FP8
+  fp8::Context* fp8;  // null without FP8
   TrainLoader* loader;
 };
 
@@ -34,8 +34,9 @@ struct TrainingState {
 bool SaveState(const TrainingState& state, const std::string& output_dir, int attempt, Collectives* collectives,
                Reporter* reporter);
 
-// resume_from: none | latest | path. True when a checkpoint was loaded. With "latest", damaged ones are reported and the one
-// before is tried; none at all means a fresh start. Throws TrainerError(kCheckpoint) when there are some and none can be read.
+// resume_from: none | latest | path. True when a checkpoint was loaded. With "latest", damaged ones are reported and
+// the one before is tried; none at all means a fresh start. Throws TrainerError(kCheckpoint) when there are some and
+// none can be read.
 bool LoadState(const TrainingState& state, const std::string& output_dir, const std::string& resume_from,
                Collectives* collectives, Reporter* reporter);
 

@@ -37,7 +37,8 @@ std::unique_ptr<fp8::Context> MakeFp8Context(const PrecisionConfig& precision) {
   return UsesFp8(precision) ? std::make_unique<fp8::Context>(precision.fp8) : nullptr;
 }
 
-std::unique_ptr<EvalLoader> MakeEvalLoaderIfAsked(const JobConfig& job, const Collectives& collectives, int64_t vocab_size) {
+std::unique_ptr<EvalLoader> MakeEvalLoaderIfAsked(const JobConfig& job, const Collectives& collectives,
+                                                  int64_t vocab_size) {
   if (job.training.eval_strategy == TrainingConfig::EvalStrategy::kNo) return nullptr;
   return MakeEvalLoader(job, collectives.rank(), collectives.world_size(), vocab_size);
 }
@@ -86,7 +87,7 @@ struct Trainer::Impl {
     at::Tensor loss_sum;  // fp64 [2]: sum of token losses, count of valid labels, over all ranks once reduced
     GradientSummary gradients;
     double learning_rate = 0;
-    at::Tensor scale;     // fp32 []: of this step
+    at::Tensor scale;  // fp32 []: of this step
   };
 
   StepResult Step() {
@@ -132,10 +133,10 @@ struct Trainer::Impl {
     const auto tokens = result.loss_sum[1].item<double>();
     progress.tokens += static_cast<int64_t>(tokens);
     if (skipped && !scaler.skips()) {
-      throw TrainerError(EndCause::kNonFinite,
-                         "the gradient norm of step " + std::to_string(progress.step) + " is " +
-                             std::to_string(result.gradients.norm.item<double>()) +
-                             " and no loss scaling is on that could skip the step; see the frames before, or set precision.loss_scale");
+      throw TrainerError(EndCause::kNonFinite, "the gradient norm of step " + std::to_string(progress.step) + " is " +
+                                                   std::to_string(result.gradients.norm.item<double>()) +
+                                                   " and no loss scaling is on that could skip the step; see the "
+                                                   "frames before, or set precision.loss_scale");
     }
     if (progress.step % job.training.logging_steps == 0 || progress.step == job.training.max_steps) Log(result);
   }
@@ -222,7 +223,8 @@ struct Trainer::Impl {
   bool SaveWasAsked() {
     if (collectives->world_size() == 1) return reporter->TakeSaveCommand();
     if (progress.step % job.training.logging_steps != 0) return false;
-    at::Tensor asked = at::scalar_tensor(reporter->TakeSaveCommand() ? 1.0 : 0.0, at::TensorOptions().dtype(at::kFloat));
+    at::Tensor asked =
+        at::scalar_tensor(reporter->TakeSaveCommand() ? 1.0 : 0.0, at::TensorOptions().dtype(at::kFloat));
     collectives->AllReduce(asked, Collectives::Op::kMax);
     return asked.item<float>() > 0;
   }
@@ -250,7 +252,8 @@ struct Trainer::Impl {
   std::optional<double> eval_loss;
 };
 
-Trainer::Trainer(const JobConfig& job, int attempt, std::string resume_from, Collectives* collectives, Reporter* reporter)
+Trainer::Trainer(const JobConfig& job, int attempt, std::string resume_from, Collectives* collectives,
+                 Reporter* reporter)
     : impl_(std::make_unique<Impl>(job, attempt, std::move(resume_from), collectives, reporter)) {}
 
 Trainer::~Trainer() = default;

@@ -18,7 +18,8 @@ namespace mp::trainer {
 
 class Trainer {
  public:
-  // `resume_from`: none | latest | path of one checkpoint. `collectives` and `reporter` are not owned and must outlive this.
+  // `resume_from`: none | latest | path of one checkpoint. `collectives` and `reporter` are not owned and must outlive
+  // this.
   Trainer(const JobConfig& job, int attempt, std::string resume_from, Collectives* collectives, Reporter* reporter);
   ~Trainer();
   Trainer(const Trainer&) = delete;

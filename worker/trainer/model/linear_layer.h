@@ -13,8 +13,8 @@ namespace mp::trainer {
 
 class LinearLayer {
  public:
-  // Appends "name.weight" (and "name.bias") to `parameters` and a line to `plan`. `fp8` null or a `never_fp8` that says why
-  // keeps the layer out of FP8.
+  // Appends "name.weight" (and "name.bias") to `parameters` and a line to `plan`. `fp8` null or a `never_fp8` that says
+  // why keeps the layer out of FP8.
   LinearLayer(const std::string& name, int64_t in, int64_t out, bool bias, double init_std,
               const PrecisionConfig& precision, int64_t tokens, fp8::Context* fp8, const std::string& never_fp8,
               std::vector<ParameterSpec>* parameters, std::vector<LinearPlan>* plan);

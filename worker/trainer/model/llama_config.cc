@@ -12,14 +12,15 @@ constexpr int64_t kMaxExtent = int64_t{1} << 24;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Keys that say nothing about the computation of a training step.
-constexpr const char* kIgnoredKeys[] = {"architectures", "_name_or_path", "torch_dtype", "dtype",
-                                        "use_cache",     "bos_token_id",  "eos_token_id", "pad_token_id",
-                                        "transformers_version", "pretraining_tp"};
+constexpr const char* kIgnoredKeys[] = {
+    "architectures", "_name_or_path", "torch_dtype",          "dtype",         "use_cache", "bos_token_id",
+    "eos_token_id",  "pad_token_id",  "transformers_version", "pretraining_tp"};
 
 void Bool(FieldReader* fields, const std::string& name, bool* target) {
   const JsonValue* value = fields->Get(name);
   if (value == nullptr) return;
-  if (!value->is_bool()) return fields->Violate(name, std::string("true or false was expected, this is ") + value->type_name());
+  if (!value->is_bool())
+    return fields->Violate(name, std::string("true or false was expected, this is ") + value->type_name());
   *target = value->AsBool();
 }
 
@@ -77,15 +78,16 @@ LlamaConfig ParseLlamaConfig(const JsonValue& object, const std::string& field) 
   for (const char* key : kIgnoredKeys) fields.Get(key);
   fields.RefuseOthers();
   if (!has_head_dim && config.hidden_size % config.num_attention_heads != 0) {
-    fields.Violate("num_attention_heads", std::to_string(config.num_attention_heads) + " does not divide hidden_size, " +
-                                              std::to_string(config.hidden_size));
+    fields.Violate("num_attention_heads", std::to_string(config.num_attention_heads) +
+                                              " does not divide hidden_size, " + std::to_string(config.hidden_size));
   }
   if (config.num_attention_heads % config.num_key_value_heads != 0) {
     fields.Violate("num_key_value_heads", std::to_string(config.num_key_value_heads) +
                                               " does not divide num_attention_heads, " +
                                               std::to_string(config.num_attention_heads));
   }
-  if (config.head_dim % 2 != 0) fields.Violate("head_dim", std::to_string(config.head_dim) + " is odd; rotation needs pairs");
+  if (config.head_dim % 2 != 0)
+    fields.Violate("head_dim", std::to_string(config.head_dim) + " is odd; rotation needs pairs");
   if (!violations.empty()) {
     std::string message = "the model's config has " + std::to_string(violations.size()) + " error(s):";
     for (const std::string& violation : violations) message += "\n  " + violation;

@@ -24,8 +24,8 @@ struct LlamaConfig {
   bool mlp_bias = false;
 };
 
-// `field` is the object's place in errors ("model.config"). Throws TrainerError(kBadConfig) naming every key that is unknown, of a wrong type,
-// out of range, contradictory or not supported.
+// `field` is the object's place in errors ("model.config"). Throws TrainerError(kBadConfig) naming every key that is
+// unknown, of a wrong type, out of range, contradictory or not supported.
 LlamaConfig ParseLlamaConfig(const JsonValue& config, const std::string& field);
 
 }  // namespace mp::trainer

@@ -25,8 +25,8 @@ struct ParameterSpec {
   std::string name;  // as in Hugging Face checkpoints: "model.layers.0.self_attn.q_proj.weight"
   std::vector<int64_t> shape;
   Init init = Init::kNormal;
-  double init_std = 0.02;     // kNormal
-  bool weight_decay = true;   // false for biases and norm weights
+  double init_std = 0.02;    // kNormal
+  bool weight_decay = true;  // false for biases and norm weights
 
   int64_t numel() const;
 };
@@ -34,8 +34,8 @@ struct ParameterSpec {
 // One micro-batch of a static shape.
 struct Batch {
   at::Tensor input_ids;  // int64 [batch, sequence]
-  // int64 [batch, sequence]: the token that follows each position; -100 is ignored in the loss. Already shifted: the last
-  // position of a sample is -100 where the sample has no next token.
+  // int64 [batch, sequence]: the token that follows each position; -100 is ignored in the loss. Already shifted: the
+  // last position of a sample is -100 where the sample has no next token.
   at::Tensor labels;
 };
 
@@ -49,7 +49,8 @@ class Stage {
   virtual const std::string& name() const = 0;
   virtual const std::vector<ParameterSpec>& parameters() const = 0;
   // x: undefined for the first stage; param_dtype [batch, sequence, hidden] between stages. The last stage returns the
-  // sum of token losses over valid labels, fp32 [] (not the mean: the loop divides by the global count of valid labels).
+  // sum of token losses over valid labels, fp32 [] (not the mean: the loop divides by the global count of valid
+  // labels).
   virtual at::Tensor Forward(const at::Tensor& x, const ParameterList& parameters, const Batch& batch) = 0;
 };
 

@@ -38,8 +38,10 @@ std::unique_ptr<Model> MakeModel(const ModelConfig& model, const PrecisionConfig
   const std::string field = from_file ? model.config_path + "/config.json" : "model.config";
   const JsonValue* type = config.Find("model_type");
   if (type == nullptr || *type != JsonValue("llama")) {
-    throw TrainerError(EndCause::kBadConfig, field + ".model_type: " + (type == nullptr ? "is missing" : type->ToString() + " is not supported") +
-                                                 "; it must be \"llama\"");
+    throw TrainerError(EndCause::kBadConfig,
+                       field +
+                           ".model_type: " + (type == nullptr ? "is missing" : type->ToString() + " is not supported") +
+                           "; it must be \"llama\"");
   }
   return MakeLlama(ParseLlamaConfig(config, field), precision, tokens_per_micro_batch, fp8);
 }

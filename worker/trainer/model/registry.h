@@ -10,8 +10,9 @@
 namespace mp::trainer {
 
 // `fp8` is not owned, must outlive the model and is null unless the policy is FP8. `tokens_per_micro_batch` = batch *
-// sequence decides FP8 eligibility (multiple of 16). Throws TrainerError(kBadConfig) for a config that is unknown or contradictory.
-std::unique_ptr<Model> MakeModel(const ModelConfig& model, const PrecisionConfig& precision, int64_t tokens_per_micro_batch,
-                                 fp8::Context* fp8);
+// sequence decides FP8 eligibility (multiple of 16). Throws TrainerError(kBadConfig) for a config that is unknown or
+// contradictory.
+std::unique_ptr<Model> MakeModel(const ModelConfig& model, const PrecisionConfig& precision,
+                                 int64_t tokens_per_micro_batch, fp8::Context* fp8);
 
 }  // namespace mp::trainer

@@ -13,7 +13,7 @@ namespace {
 
 struct Coefficients {
   float factor;
-  float decay;      // 1 - lr * weight_decay
+  float decay;  // 1 - lr * weight_decay
   float beta1;
   float beta2;
   float step_size;  // lr / (1 - b1^t)
@@ -21,8 +21,8 @@ struct Coefficients {
   float epsilon;
 };
 
-MP_VECTORIZE void Update(const Coefficients& c, const float* __restrict gradient, float* __restrict p, float* __restrict m,
-                         float* __restrict v, int64_t count) {
+MP_VECTORIZE void Update(const Coefficients& c, const float* __restrict gradient, float* __restrict p,
+                         float* __restrict m, float* __restrict v, int64_t count) {
   const float rest1 = 1.0F - c.beta1;
   const float rest2 = 1.0F - c.beta2;
   for (int64_t i = 0; i < count; ++i) {

@@ -3,8 +3,8 @@
 //   p = p * (1 - lr * weight_decay)          where weight decay applies
 //   m = b1 * m + (1 - b1) * g;  v = b2 * v + (1 - b2) * g^2
 //   p = p - lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
-// t counts applied steps from 1. With found_inf nothing changes, t neither. Scale factor, found_inf and t are tensors: the step does not
-// wait for a device.
+// t counts applied steps from 1. With found_inf nothing changes, t neither. Scale factor, found_inf and t are tensors:
+// the step does not wait for a device.
 //
 // Thread-safety: one thread.
 #pragma once

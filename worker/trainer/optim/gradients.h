@@ -1,4 +1,5 @@
-// From summed, scaled gradient shards to what the optimizer needs: found_inf, the global norm, the factor that unscales and clips.
+// From summed, scaled gradient shards to what the optimizer needs: found_inf, the global norm, the factor that unscales
+// and clips.
 #pragma once
 
 #include <ATen/core/Tensor.h>

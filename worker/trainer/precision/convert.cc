@@ -37,7 +37,8 @@ __attribute__((target("avx,f16c"))) int64_t HalfToFloatF16c(const uint16_t* from
   return i;
 }
 
-__attribute__((target("avx,f16c"))) int64_t FloatToHalfF16c(const float* from, float factor, uint16_t* to, int64_t count) {
+__attribute__((target("avx,f16c"))) int64_t FloatToHalfF16c(const float* from, float factor, uint16_t* to,
+                                                            int64_t count) {
   const __m256 factors = _mm256_set1_ps(factor);
   int64_t i = 0;
   for (; i + 8 <= count; i += 8) {

@@ -1,5 +1,5 @@
-// Conversion between fp32 and the half types, element by element, round to nearest even; NaN stays NaN. Exact with ATen's
-// casts, in bulk and vectorised.
+// Conversion between fp32 and the half types, element by element, round to nearest even; NaN stays NaN. Exact with
+// ATen's casts, in bulk and vectorised.
 //
 // Thread-safety: any thread.
 #pragma once

@@ -15,7 +15,8 @@ using torch::autograd::variable_list;
 
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            const std::optional<at::Tensor>& bias) {
     const at::Tensor rows = x.reshape({-1, x.size(-1)});
     at::Tensor y = MatMul(rows, false, weight, true, 1.0F, x.scalar_type());
     if (bias) AddBias(&y, *bias);

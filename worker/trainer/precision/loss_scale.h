@@ -1,7 +1,8 @@
-// Loss scaling with the semantics of torch.amp.GradScaler. Scale, growth tracker and found_inf stay tensors: no call here
-// waits for a device.
+// Loss scaling with the semantics of torch.amp.GradScaler. Scale, growth tracker and found_inf stay tensors: no call
+// here waits for a device.
 //
-//   DYNAMIC  found_inf: scale *= backoff, tracker = 0. Else tracker += 1; at growth_interval: tracker = 0 and the scale grows
+//   DYNAMIC  found_inf: scale *= backoff, tracker = 0. Else tracker += 1; at growth_interval: tracker = 0 and the scale
+//   grows
 //            by growth_factor, unless that is not finite (pytorch#98828).
 //   STATIC   a constant; a step with found_inf is skipped all the same.
 //   NONE     scale 1.

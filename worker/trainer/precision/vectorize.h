@@ -1,5 +1,5 @@
-// Loops that the compiler turns into vector code for the CPU at hand, chosen at load time: AVX-512, AVX2 or plain x86-64.
-// Contraction to fused multiply-add is off for the whole trainer, so that all three give the same numbers.
+// Loops that the compiler turns into vector code for the CPU at hand, chosen at load time: AVX-512, AVX2 or plain
+// x86-64. Contraction to fused multiply-add is off for the whole trainer, so that all three give the same numbers.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,8 @@
 
 namespace mp::trainer {
 
-// e^x in fp32, relative error below 3e-7 for x in [-87, 88]; 0 below, clamped above. Cephes' expf in a form without branches.
+// e^x in fp32, relative error below 3e-7 for x in [-87, 88]; 0 below, clamped above. Cephes' expf in a form without
+// branches.
 MP_INLINE float FastExp(float x) {
   const float clamped = x < -87.0F ? -87.0F : (x > 88.0F ? 88.0F : x);
   constexpr float kMagic = 12582912.0F;  // 1.5 * 2^23: adding it rounds to a whole number

@@ -1,5 +1,5 @@
-// TrainerEvent lines in proto3 JSON (snake_case), as proto/mp/v1/trainer.proto defines them. No LibTorch here, so that a test
-// can read the lines back with Protobuf.
+// TrainerEvent lines in proto3 JSON (snake_case), as proto/mp/v1/trainer.proto defines them. No LibTorch here, so that
+// a test can read the lines back with Protobuf.
 //
 // Each function returns the event's one field, for example `"frame":{...}`; EventLine puts time and rank around it.
 #pragma once

@@ -20,9 +20,7 @@
 namespace mp::trainer {
 namespace {
 
-double UnixTime() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+double UnixTime() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 const char* KindName(fp8::TensorKind kind) {
   switch (kind) {
@@ -48,10 +46,10 @@ struct Reporter::Impl {
   std::mutex write_mutex;
   std::mutex mutex;
   std::condition_variable changed;
-  bool save_requested = false;                          // guarded by mutex
+  bool save_requested = false;                            // guarded by mutex
   std::optional<std::pair<int64_t, std::string>> answer;  // step, "" or why not; guarded by mutex
-  bool granted = false;                                 // guarded by mutex
-  bool orphaned = false;                                // guarded by mutex
+  bool granted = false;                                   // guarded by mutex
+  bool orphaned = false;                                  // guarded by mutex
 
   Impl(int rank_in, int report, int command, std::function<void()> orphaned_in)
       : rank(rank_in), report_fd(report), command_fd(command), on_orphaned(std::move(orphaned_in)) {

@@ -37,7 +37,8 @@ class Collectives {
   virtual int world_size() const = 0;
   // output [world * n] receives every rank's input [n]; same dtype. Both must live until Wait.
   virtual std::unique_ptr<Pending> AllGather(at::Tensor output, at::Tensor input) = 0;
-  // output fp32 [n] receives the sum over ranks of input [world * n] (any float type), accumulated in fp32. What travels has input's type.
+  // output fp32 [n] receives the sum over ranks of input [world * n] (any float type), accumulated in fp32. What
+  // travels has input's type.
   virtual std::unique_ptr<Pending> ReduceScatter(at::Tensor output, at::Tensor input) = 0;
   // In place.
   virtual void AllReduce(at::Tensor tensor, Op op) = 0;

@@ -3,8 +3,8 @@
 //   flat:  | p0 ....pad | p1 .pad | p2 ........pad |  padded to world_size equal shards
 //   rank:  |<-- shard 0 -->|<-- shard 1 -->|<-- shard 2 -->|
 //
-// Each parameter starts at a multiple of kAlignment elements, so that its rows are aligned for vector loads in every type.
-// Any shapes (empty parameters too) and any world size; a rank's shard may be padding alone.
+// Each parameter starts at a multiple of kAlignment elements, so that its rows are aligned for vector loads in every
+// type. Any shapes (empty parameters too) and any world size; a rank's shard may be padding alone.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The only file that includes Gloo's headers: Debian's are older than the library inside libtorch_cpu, so nothing of Gloo's is constructed
-// here but what c10d's own functions return.
+// The only file that includes Gloo's headers: Debian's are older than the library inside libtorch_cpu, so nothing of
+// Gloo's is constructed here but what c10d's own functions return.
 #include <ATen/ops/empty.h>
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -27,7 +27,8 @@ auto OrPeerLost(const char* operation, F&& call) {
   try {
     return call();
   } catch (const c10::Error& error) {
-    throw TrainerError(EndCause::kPeerLost, std::string("peer lost in ") + operation + ": " + error.what_without_backtrace());
+    throw TrainerError(EndCause::kPeerLost,
+                       std::string("peer lost in ") + operation + ": " + error.what_without_backtrace());
   } catch (const std::exception& error) {
     throw TrainerError(EndCause::kPeerLost, std::string("peer lost in ") + operation + ": " + error.what());
   }
@@ -50,9 +51,10 @@ std::string LocalAddressTowards(const std::string& host, int port) {
     socklen_t size = sizeof(local);
     char text[NI_MAXHOST] = {};
     // Connecting a datagram socket sends nothing; it makes the kernel choose the source address.
-    const bool ok = connect(fd, candidate->ai_addr, candidate->ai_addrlen) == 0 &&
-                    getsockname(fd, reinterpret_cast<sockaddr*>(&local), &size) == 0 &&
-                    getnameinfo(reinterpret_cast<sockaddr*>(&local), size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0;
+    const bool ok =
+        connect(fd, candidate->ai_addr, candidate->ai_addrlen) == 0 &&
+        getsockname(fd, reinterpret_cast<sockaddr*>(&local), &size) == 0 &&
+        getnameinfo(reinterpret_cast<sockaddr*>(&local), size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) == 0;
     close(fd);
     if (ok) return text;
   }
@@ -98,11 +100,10 @@ class GlooCollectives : public Collectives {
       auto store = c10::make_intrusive<c10d::TCPStore>(rendezvous.master_address, store_options);
       auto options = c10d::ProcessGroupGloo::Options::create(rendezvous.timeout);
       const char* interface = std::getenv("GLOO_SOCKET_IFNAME");  // NOLINT(concurrency-mt-unsafe): at start
-      options->devices.push_back(
-          interface != nullptr && *interface != '\0'
-              ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
-              : c10d::ProcessGroupGloo::createDeviceForHostname(
-                    LocalAddressTowards(rendezvous.master_address, rendezvous.master_port)));
+      options->devices.push_back(interface != nullptr && *interface != '\0'
+                                     ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
+                                     : c10d::ProcessGroupGloo::createDeviceForHostname(
+                                           LocalAddressTowards(rendezvous.master_address, rendezvous.master_port)));
       group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>("mp", store), rank_,
                                                            world_, options);
       return 0;
@@ -121,8 +122,9 @@ class GlooCollectives : public Collectives {
     return std::make_unique<WorkPending>("all-gather", std::move(work), std::vector<at::Tensor>{out, in}, nullptr);
   }
 
-  // Each rank sends every other rank the part that is the other's, and adds what it receives in the order of ranks: the bytes of a ring
-  // reduce-scatter, one hop, an fp32 sum that is the same in every run, and nothing on the wire wider than the input.
+  // Each rank sends every other rank the part that is the other's, and adds what it receives in the order of ranks: the
+  // bytes of a ring reduce-scatter, one hop, an fp32 sum that is the same in every run, and nothing on the wire wider
+  // than the input.
   std::unique_ptr<Pending> ReduceScatter(at::Tensor output, at::Tensor input) override {
     const int64_t count = output.numel();
     bytes_.reduce_scatter[input.scalar_type()] += Others() * count * static_cast<int64_t>(input.element_size());

@@ -2,8 +2,8 @@
 //
 //   SHARDED --StartGather--> GATHERING --Gather--> GATHERED --Free--> SHARDED
 //
-// The flat tensor is one object for the life of the group; its storage is freed and allocated anew, so that tensors which
-// autograd saved stay valid aliases of the parameters.
+// The flat tensor is one object for the life of the group; its storage is freed and allocated anew, so that tensors
+// which autograd saved stay valid aliases of the parameters.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -54,15 +54,15 @@ class ParamGroup {
   const std::function<void()> on_last_gradient_;
 
   ShardView view_;
-  at::Tensor flat_;            // param_dtype [padded]
-  ParameterList parameters_;   // views of flat_
-  at::Tensor gather_input_;    // param_dtype [shard], while gathering
+  at::Tensor flat_;           // param_dtype [padded]
+  ParameterList parameters_;  // views of flat_
+  at::Tensor gather_input_;   // param_dtype [shard], while gathering
   std::unique_ptr<Collectives::Pending> gathering_;
   bool gathered_ = false;
 
-  at::Tensor flat_gradient_;   // reduce_dtype [padded], from the first gradient to the end of the reduction
-  size_t missing_;             // gradients to come in this backward pass
-  at::Tensor reduced_;         // fp32 [shard], while reducing
+  at::Tensor flat_gradient_;  // reduce_dtype [padded], from the first gradient to the end of the reduction
+  size_t missing_;            // gradients to come in this backward pass
+  at::Tensor reduced_;        // fp32 [shard], while reducing
   std::unique_ptr<Collectives::Pending> reducing_;
 };
 

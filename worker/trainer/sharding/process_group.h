@@ -14,16 +14,17 @@ struct Rendezvous {
   int world_size = 1;
   std::string master_address;  // host of rank 0; unused with one rank
   int master_port = 0;
-  int listen_fd = -1;          // rank 0: a socket that listens on master_port already; -1: bind it
+  int listen_fd = -1;  // rank 0: a socket that listens on master_port already; -1: bind it
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};  // of every collective, and of the meeting
 };
 
-// From RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MP_RENDEZVOUS_FD, MP_COLLECTIVE_TIMEOUT (seconds). None set: one rank. Throws
-// TrainerError(kBadConfig) naming the variable and what would be right.
+// From RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MP_RENDEZVOUS_FD, MP_COLLECTIVE_TIMEOUT (seconds). None set: one
+// rank. Throws TrainerError(kBadConfig) naming the variable and what would be right.
 Rendezvous RendezvousFromEnvironment();
 
-// Meets the other ranks: Gloo over TCP, on the interface by which the master is reached (GLOO_SOCKET_IFNAME names another). With
-// one rank no network is used. Throws TrainerError(kPeerLost) when not all ranks come within the timeout.
+// Meets the other ranks: Gloo over TCP, on the interface by which the master is reached (GLOO_SOCKET_IFNAME names
+// another). With one rank no network is used. Throws TrainerError(kPeerLost) when not all ranks come within the
+// timeout.
 std::unique_ptr<Collectives> JoinProcessGroup(const Rendezvous& rendezvous);
 
 }  // namespace mp::trainer

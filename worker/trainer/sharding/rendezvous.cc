@@ -39,7 +39,8 @@ Rendezvous RendezvousFromEnvironment() {
   }
   if (rendezvous.world_size == 1) return rendezvous;
   if (Environment("RANK") == nullptr) {
-    throw TrainerError(EndCause::kBadConfig, "WORLD_SIZE is set and RANK is not; set RANK, MASTER_ADDR and MASTER_PORT as torchrun does");
+    throw TrainerError(EndCause::kBadConfig,
+                       "WORLD_SIZE is set and RANK is not; set RANK, MASTER_ADDR and MASTER_PORT as torchrun does");
   }
   const char* address = Environment("MASTER_ADDR");
   if (address == nullptr || *address == '\0') {
@@ -47,7 +48,8 @@ Rendezvous RendezvousFromEnvironment() {
   }
   rendezvous.master_address = address;
   const auto port = IntegerVariable("MASTER_PORT", 1, 65535);
-  if (!port) throw TrainerError(EndCause::kBadConfig, "MASTER_PORT is not set; it must be a free port of the host of rank 0");
+  if (!port)
+    throw TrainerError(EndCause::kBadConfig, "MASTER_PORT is not set; it must be a free port of the host of rank 0");
   rendezvous.master_port = *port;
   return rendezvous;
 }

@@ -86,7 +86,8 @@ void ShardedModel::ClearGradients() {
 
 int64_t ShardedModel::parameter_count() const { return impl_->parameter_count; }
 
-std::vector<TensorSlice> ShardedModel::SlicesOf(const std::string& prefix, const std::vector<at::Tensor>& per_shard) const {
+std::vector<TensorSlice> ShardedModel::SlicesOf(const std::string& prefix,
+                                                const std::vector<at::Tensor>& per_shard) const {
   std::vector<TensorSlice> slices;
   for (size_t i = 0; i < impl_->groups.size(); ++i) {
     const auto& specs = impl_->model->stages()[i]->parameters();

@@ -1,13 +1,14 @@
 // Full sharding of a model's parameters over the ranks of a process group.
 //
-// The parameters of a stage are flattened in order, padded to a multiple of the world size and cut into equal shards (flat_layout.h). A rank
-// keeps its fp32 master shard, its fp32 gradient shard and (in the optimizer) its moments. Before a stage runs, forward or
-// backward, its flat parameter is all-gathered in param_dtype, while the one before it still computes; after it, freed. When
-// the last gradient of a stage is accumulated, the flat gradient is reduce-scattered in reduce_dtype, while backward goes on, and
-// added to the fp32 gradient shard.
+// The parameters of a stage are flattened in order, padded to a multiple of the world size and cut into equal shards
+// (flat_layout.h). A rank keeps its fp32 master shard, its fp32 gradient shard and (in the optimizer) its moments.
+// Before a stage runs, forward or backward, its flat parameter is all-gathered in param_dtype, while the one before it
+// still computes; after it, freed. When the last gradient of a stage is accumulated, the flat gradient is
+// reduce-scattered in reduce_dtype, while backward goes on, and added to the fp32 gradient shard.
 //
-// Gradients are sums over ranks: the caller divides the loss by the count of tokens of all ranks and micro-batches. What
-// travels is one rank's gradient and the sum is taken in fp32, so fp16 needs no division before and after the reduction.
+// Gradients are sums over ranks: the caller divides the loss by the count of tokens of all ranks and micro-batches.
+// What travels is one rank's gradient and the sum is taken in fp32, so fp16 needs no division before and after the
+// reduction.
 //
 // Thread-safety: one thread; autograd's CPU work runs on the calling thread.
 #pragma once
@@ -41,8 +42,8 @@ struct ShardView {
 
 class ShardedModel {
  public:
-  // Initialises the master shards from `seed`: the same weights whatever the world size, no rank ever holding more than its
-  // shards plus one parameter. Neither `model` nor `collectives` is owned; both must outlive this.
+  // Initialises the master shards from `seed`: the same weights whatever the world size, no rank ever holding more than
+  // its shards plus one parameter. Neither `model` nor `collectives` is owned; both must outlive this.
   ShardedModel(Model* model, const PrecisionConfig& precision, Collectives* collectives, int64_t seed);
   ~ShardedModel();
   ShardedModel(const ShardedModel&) = delete;
@@ -57,7 +58,8 @@ class ShardedModel {
   void ClearGradients();
   int64_t parameter_count() const;  // of the whole model
 
-  // The cut of per-stage fp32 tensors [shard_size], in the order of shards(), into slices by parameter name, sharing memory.
+  // The cut of per-stage fp32 tensors [shard_size], in the order of shards(), into slices by parameter name, sharing
+  // memory.
   std::vector<TensorSlice> SlicesOf(const std::string& prefix, const std::vector<at::Tensor>& per_shard) const;
   std::vector<TensorSlice> MasterSlices(const std::string& prefix) const;
 

@@ -106,14 +106,21 @@ class RotaryAttentionFunction : public torch::autograd::Function<RotaryAttention
     const at::ScalarType type = q.scalar_type();
     auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
         Heads(gradients[0].contiguous(), heads, head_dim), Heads(q, heads, head_dim),
-        RepeatHeads(Heads(saved[1], kv_heads, head_dim), times), RepeatHeads(Heads(saved[2], kv_heads, head_dim), times),
-        Heads(saved[3], heads, head_dim), saved[4], 0.0, /*is_causal=*/true);
+        RepeatHeads(Heads(saved[1], kv_heads, head_dim), times),
+        RepeatHeads(Heads(saved[2], kv_heads, head_dim), times), Heads(saved[3], heads, head_dim), saved[4], 0.0,
+        /*is_causal=*/true);
     // The rotated tensors' gradients are of the half type before they are turned back, as their tensors are.
     const at::Tensor gq = FromFloatTensor(MergeHeads(dq), 1.0F, type);
     const at::Tensor gk = FromFloatTensor(MergeHeads(SumRepeated(dk, times)), 1.0F, type);
     const at::Tensor gv = FromFloatTensor(MergeHeads(SumRepeated(dv, times)), 1.0F, type);
-    return {Rotated(gq, rope, -1.0F, heads, head_dim), Rotated(gk, rope, -1.0F, kv_heads, head_dim), gv,
-            at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    return {Rotated(gq, rope, -1.0F, heads, head_dim),
+            Rotated(gk, rope, -1.0F, kv_heads, head_dim),
+            gv,
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor()};
   }
 
  private:

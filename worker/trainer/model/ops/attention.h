@@ -1,7 +1,8 @@
 // Causal self-attention with rotary position embedding, between the projections.
 //
-// Rotation is half-split (rotate_half) with fp32 tables, its result rounded to the type of q; scores, softmax and the weighted sum are fp32
-// over those rounded values, the result is rounded once. Key and value heads are repeated for runs of query heads.
+// Rotation is half-split (rotate_half) with fp32 tables, its result rounded to the type of q; scores, softmax and the
+// weighted sum are fp32 over those rounded values, the result is rounded once. Key and value heads are repeated for
+// runs of query heads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,8 +24,8 @@ struct AttentionShape {
   int64_t head_dim = 0;
 };
 
-// q [batch, sequence, heads * head_dim], k and v [batch, sequence, kv_heads * head_dim], one type; the result has q's shape.
-// Differentiable.
+// q [batch, sequence, heads * head_dim], k and v [batch, sequence, kv_heads * head_dim], one type; the result has q's
+// shape. Differentiable.
 at::Tensor RotaryAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const RopeTables& rope,
                            const AttentionShape& shape);
 

@@ -73,7 +73,8 @@ double Losses(const T* logits, const int64_t* labels, float* log_sum_exp, int64_
 
 // Overwrites logits with their gradient.
 template <typename T>
-void Gradients(T* logits, const int64_t* labels, const float* log_sum_exp, float factor, int64_t tokens, int64_t vocab) {
+void Gradients(T* logits, const int64_t* labels, const float* log_sum_exp, float factor, int64_t tokens,
+               int64_t vocab) {
   std::vector<float> row(static_cast<size_t>(vocab));
   for (int64_t t = 0; t < tokens; ++t) {
     T* to = logits + t * vocab;

@@ -1,5 +1,5 @@
-// RMSNorm as Hugging Face's LlamaRMSNorm: y = weight * round(x * rsqrt(mean(x^2) + eps)), statistics in fp32, each product
-// rounded to x's type.
+// RMSNorm as Hugging Face's LlamaRMSNorm: y = weight * round(x * rsqrt(mean(x^2) + eps)), statistics in fp32, each
+// product rounded to x's type.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -89,10 +89,12 @@ struct Context::Impl {
       }
     }
 
-    const at::Tensor& Find(const std::map<std::string, at::Tensor>& state, const char* what, at::IntArrayRef shape) const {
+    const at::Tensor& Find(const std::map<std::string, at::Tensor>& state, const char* what,
+                           at::IntArrayRef shape) const {
       const std::string key = std::string("fp8.") + name + "." + what;
       const auto it = state.find(key);
-      if (it == state.end()) throw TrainerError(EndCause::kCheckpoint, key + " is missing: the checkpoint was not trained in FP8");
+      if (it == state.end())
+        throw TrainerError(EndCause::kCheckpoint, key + " is missing: the checkpoint was not trained in FP8");
       if (it->second.sizes() != shape || it->second.scalar_type() != at::kFloat) {
         throw TrainerError(EndCause::kCheckpoint, key + " has another shape than this model and recipe need");
       }

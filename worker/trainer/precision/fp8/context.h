@@ -1,5 +1,5 @@
-// FP8 state of a model under delayed scaling: for each tensor (a linear's input, weight, output gradient) a scale and an
-// amax history, and the step statistics that users look at. Semantics: Transformer Engine's DelayedScaling; see the
+// FP8 state of a model under delayed scaling: for each tensor (a linear's input, weight, output gradient) a scale and
+// an amax history, and the step statistics that users look at. Semantics: Transformer Engine's DelayedScaling; see the
 // formulas at each function.
 //
 // Life of one optimizer step:
@@ -9,7 +9,8 @@
 //   context.UpdateBackward(reduce);          // after the last micro-batch's backward
 // `reduce` is an in-place MAX all-reduce over the FP8 group of one fp32 vector of amaxes.
 //
-// Thread-safety: one thread for all calls but those of autograd's backward, which the owner must not overlap with others.
+// Thread-safety: one thread for all calls but those of autograd's backward, which the owner must not overlap with
+// others.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,8 +32,8 @@ enum class TensorKind { kInput, kWeight, kGradOutput };
 struct TensorStatistics {
   std::string layer;
   TensorKind kind = TensorKind::kInput;
-  double amax = 0;    // largest |x| of this rank
-  double scale = 1;   // that the casts used
+  double amax = 0;   // largest |x| of this rank
+  double scale = 1;  // that the casts used
   double underflow_share = 0;
   double overflow_share = 0;
 };
@@ -60,8 +61,8 @@ class Context {
 
   std::vector<TensorStatistics> Statistics() const;
 
-  // fp32 tensors on the CPU by name: "fp8.forward.scale" [2n], "fp8.forward.amax_history" [L, 2n], "fp8.backward.scale" [n],
-  // "fp8.backward.amax_history" [L, n]. Loading checks names and shapes and throws TrainerError(kCheckpoint).
+  // fp32 tensors on the CPU by name: "fp8.forward.scale" [2n], "fp8.forward.amax_history" [L, 2n], "fp8.backward.scale"
+  // [n], "fp8.backward.amax_history" [L, n]. Loading checks names and shapes and throws TrainerError(kCheckpoint).
   std::map<std::string, at::Tensor> StateDict() const;
   void LoadStateDict(const std::map<std::string, at::Tensor>& state);
 

@@ -56,7 +56,8 @@ MP_INLINE void EncodeBlock(const float* __restrict x, float scale, uint8_t* __re
     const float subnormal_sum = std::bit_cast<float>(clamped) + T::kSubnormalMagic;
     const bool is_subnormal = clamped < std::bit_cast<uint32_t>(T::kMinNormal);
     const uint32_t normal_code = (rounded >> T::kShift) - T::kExponentOffset;
-    const uint32_t subnormal_code = std::bit_cast<uint32_t>(subnormal_sum) - std::bit_cast<uint32_t>(T::kSubnormalMagic);
+    const uint32_t subnormal_code =
+        std::bit_cast<uint32_t>(subnormal_sum) - std::bit_cast<uint32_t>(T::kSubnormalMagic);
     const uint32_t subnormal_bits = std::bit_cast<uint32_t>(subnormal_sum - T::kSubnormalMagic);
     const uint32_t code = is_nan ? T::kNan : (is_subnormal ? subnormal_code : normal_code);
     const uint32_t value = is_nan ? 0x7FC00000U : (is_subnormal ? subnormal_bits : rounded);
@@ -83,7 +84,8 @@ MP_VECTORIZE void EncodeE5M2(const float* x, float scale, uint8_t* codes, float*
   EncodeBlock<Format::kE5M2>(x, scale, codes, values, count, statistics);
 }
 
-// Exponent and mantissa moved into fp32's place, then the bias corrected by a multiplication, which also handles subnormals.
+// Exponent and mantissa moved into fp32's place, then the bias corrected by a multiplication, which also handles
+// subnormals.
 template <Format F>
 MP_INLINE void DecodeBlock(const uint8_t* __restrict codes, float* __restrict values, int64_t count) {
   using T = Traits<F>;
@@ -128,9 +130,8 @@ CastStatistics QuantiseAs(const In* x, float scale, Format format, uint8_t* code
 
 Quantised Quantise(const at::Tensor& x, float scale, Format format) {
   TORCH_CHECK(x.is_contiguous(), "Quantise: a contiguous tensor is needed");
-  Quantised result{at::empty(x.sizes(), x.options().dtype(at::kByte)),
-                   at::empty(x.sizes(), x.options().dtype(Fp8ValueType())),
-                   {}};
+  Quantised result{
+      at::empty(x.sizes(), x.options().dtype(at::kByte)), at::empty(x.sizes(), x.options().dtype(Fp8ValueType())), {}};
   DispatchFloatType(x.scalar_type(), [&]<typename In>(In) {
     DispatchFloatType(Fp8ValueType(), [&]<typename Out>(Out) {
       result.statistics = QuantiseAs(x.const_data_ptr<In>(), scale, format, result.codes.mutable_data_ptr<uint8_t>(),

@@ -3,8 +3,8 @@
 //   forward    y  = q(x) q(W)^T / (s_x s_W)        q to the forward format (E4M3)
 //   backward   dx = q(dy) q(W) / (s_dy s_W)        dy to the backward format (E5M2 under HYBRID)
 //              dW = q(dy)^T q(x) / (s_dy s_x)
-// Products are exact, sums fp32, results rounded to x's type. x is kept for backward as one byte an element; W is quantised again in
-// backward with the scale of the forward, so that no rank holds an FP8 copy of a whole model.
+// Products are exact, sums fp32, results rounded to x's type. x is kept for backward as one byte an element; W is
+// quantised again in backward with the scale of the forward, so that no rank holds an FP8 copy of a whole model.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -54,12 +54,13 @@ class LinearState {
   TensorState grad_output_;
 };
 
-// x [..., in] with a product of leading dims that is a multiple of 16, weight [out, in], bias [out] or undefined, all of one
-// type. `state` must outlive the backward pass. Differentiable.
+// x [..., in] with a product of leading dims that is a multiple of 16, weight [out, in], bias [out] or undefined, all
+// of one type. `state` must outlive the backward pass. Differentiable.
 at::Tensor Fp8Linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, LinearState* state);
 
-// Empty when a linear of these dims can run in FP8, else why not. The rules of _scaled_mm on CUDA, held on every device: all of
-// out, in and tokens are multiples of 16, since each is the inner or a leading dimension of one of the three GEMMs.
+// Empty when a linear of these dims can run in FP8, else why not. The rules of _scaled_mm on CUDA, held on every
+// device: all of out, in and tokens are multiples of 16, since each is the inner or a leading dimension of one of the
+// three GEMMs.
 std::string WhyNotEligible(int64_t out_features, int64_t in_features, int64_t tokens);
 
 }  // namespace mp::trainer::fp8

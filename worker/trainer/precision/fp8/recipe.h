@@ -4,7 +4,8 @@
 // For each tensor t with history h[0..L-1], h[0] being the amax of the step that ends (reduced over ranks already):
 //   1. h[0] == 0 exactly (nothing was cast): scale and history stay as they are.
 //   2. amax = max(h[0..L-1]) with MAX, h[0] with MOST_RECENT.
-//   3. amax > 0 and finite: scale = fp8_max * 2^-margin / amax, the largest float where that overflows. Else scale stays.
+//   3. amax > 0 and finite: scale = fp8_max * 2^-margin / amax, the largest float where that overflows. Else scale
+//   stays.
 //   4. h is rolled by -1 (h[i] = h[i+1], h[L-1] = old h[0]) and h[0] = 0.
 //
 // Thread-safety: none of its own.
