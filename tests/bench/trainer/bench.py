@@ -46,12 +46,21 @@ def run_ranks(argv, cwd):
     for rank in range(RANKS):
         env = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1",
                    MASTER_PORT=str(port), OMP_NUM_THREADS="1")
-        processes.append(subprocess.Popen(argv, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-    outputs = [process.communicate() for process in processes]
-    for process, (_, errors) in zip(processes, outputs):
+        # Files, not pipes: a rank whose pipe nobody empties would hold up all others.
+        files = [open(pathlib.Path(cwd) / f"rank-{rank}.{kind}", "w+") for kind in ("out", "err")]
+        processes.append((subprocess.Popen(argv, cwd=cwd, env=env, stdout=files[0], stderr=files[1]), files))
+    texts = []
+    for process, files in processes:
+        process.wait()
+        for file in files:
+            file.seek(0)
+        texts.append(files[0].read())
+        errors = files[1].read()
+        for file in files:
+            file.close()
         if process.returncode != 0:
             raise RuntimeError(f"{argv}: exit {process.returncode}\n{errors[-3000:]}")
-    return outputs[0][0]
+    return texts[0]
 
 
 def run_ours(binary, policy, steps, folder):
