@@ -16,6 +16,8 @@ struct Coefficients {
   float decay;  // 1 - lr * weight_decay
   float beta1;
   float beta2;
+  float rest1;  // 1 - b1, rounded once: 1 - 0.999F is off by 1e-5
+  float rest2;
   float step_size;  // lr / (1 - b1^t)
   float root;       // 1 / sqrt(1 - b2^t)
   float epsilon;
@@ -23,12 +25,10 @@ struct Coefficients {
 
 MP_VECTORIZE void Update(const Coefficients& c, const float* __restrict gradient, float* __restrict p,
                          float* __restrict m, float* __restrict v, int64_t count) {
-  const float rest1 = 1.0F - c.beta1;
-  const float rest2 = 1.0F - c.beta2;
   for (int64_t i = 0; i < count; ++i) {
     const float g = gradient[i] * c.factor;
-    m[i] = c.beta1 * m[i] + rest1 * g;
-    v[i] = c.beta2 * v[i] + rest2 * (g * g);
+    m[i] = c.beta1 * m[i] + c.rest1 * g;
+    v[i] = c.beta2 * v[i] + c.rest2 * (g * g);
     const float denominator = __builtin_sqrtf(v[i]) * c.root + c.epsilon;
     p[i] = p[i] * c.decay - c.step_size * (m[i] / denominator);
   }
@@ -54,6 +54,8 @@ void AdamW::Step(std::vector<ShardView>& shards, const GradientSummary& gradient
   c.factor = *gradients.factor.const_data_ptr<float>();
   c.beta1 = static_cast<float>(training_.adam_beta1);
   c.beta2 = static_cast<float>(training_.adam_beta2);
+  c.rest1 = static_cast<float>(1.0 - training_.adam_beta1);
+  c.rest2 = static_cast<float>(1.0 - training_.adam_beta2);
   c.step_size = static_cast<float>(lr / (1.0 - std::pow(training_.adam_beta1, t)));
   c.root = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(training_.adam_beta2, t)));
   c.epsilon = static_cast<float>(training_.adam_epsilon);

@@ -1,0 +1,125 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "worker/trainer/optim/adamw.h"
+#include "worker/trainer/optim/gradients.h"
+#include "worker/trainer/optim/schedule.h"
+#include "worker/trainer/sharding/single_rank.h"
+
+namespace mp::trainer {
+namespace {
+
+TrainingConfig Training(TrainingConfig::LrSchedule schedule) {
+  TrainingConfig training;
+  training.learning_rate = 0.4;
+  training.max_steps = 100;
+  training.warmup_steps = 20;
+  training.lr_schedule = schedule;
+  return training;
+}
+
+TEST(ScheduleTest, GoesThroughThePointsOfTransformersSchedules) {
+  const TrainingConfig linear = Training(TrainingConfig::LrSchedule::kLinear);
+  EXPECT_DOUBLE_EQ(LearningRate(linear, 0), 0.0);
+  EXPECT_DOUBLE_EQ(LearningRate(linear, 5), 0.1);
+  EXPECT_DOUBLE_EQ(LearningRate(linear, 20), 0.4);
+  EXPECT_DOUBLE_EQ(LearningRate(linear, 60), 0.2);
+  EXPECT_DOUBLE_EQ(LearningRate(linear, 100), 0.0);
+  const TrainingConfig cosine = Training(TrainingConfig::LrSchedule::kCosine);
+  EXPECT_DOUBLE_EQ(LearningRate(cosine, 20), 0.4);
+  EXPECT_NEAR(LearningRate(cosine, 40), 0.4 * 0.5 * (1 + std::cos(M_PI * 0.25)), 1e-15);
+  EXPECT_NEAR(LearningRate(cosine, 60), 0.2, 1e-15);
+  EXPECT_NEAR(LearningRate(cosine, 100), 0.0, 1e-15);
+  const TrainingConfig constant = Training(TrainingConfig::LrSchedule::kConstant);
+  EXPECT_DOUBLE_EQ(LearningRate(constant, 10), 0.2);
+  EXPECT_DOUBLE_EQ(LearningRate(constant, 99), 0.4);
+}
+
+TEST(ScheduleTest, TheFloorHolds) {
+  TrainingConfig cosine = Training(TrainingConfig::LrSchedule::kCosine);
+  cosine.min_lr_ratio = 0.1;
+  EXPECT_NEAR(LearningRate(cosine, 100), 0.04, 1e-15);
+  EXPECT_NEAR(LearningRate(cosine, 60), 0.4 * 0.55, 1e-15);
+  EXPECT_NEAR(LearningRate(cosine, 1000), 0.04, 1e-15);
+}
+
+ShardView Shard(const at::Tensor& master, const at::Tensor& gradient, bool decay) {
+  return {master.clone(), gradient.clone(), {{0, master.numel(), decay}}};
+}
+
+TEST(AdamWTest, IsTheFusedKernelOfPyTorch) {
+  at::manual_seed(2);
+  TrainingConfig training = Training(TrainingConfig::LrSchedule::kConstant);
+  training.warmup_steps = 0;
+  training.weight_decay = 0.1;
+  training.learning_rate = 0.01;
+  std::vector<ShardView> shards = {Shard(at::randn({1001}), at::zeros({1001}), true)};
+  AdamW adam(training, shards);
+  at::Tensor p = shards[0].master.clone();
+  at::Tensor m = at::zeros_like(p);
+  at::Tensor v = at::zeros_like(p);
+  at::Tensor step = at::zeros({});
+  for (int i = 0; i < 10; ++i) {
+    const at::Tensor gradient = at::randn({1001});
+    shards[0].gradient = gradient.clone();
+    adam.Step(shards, {at::zeros({}), at::ones({}, at::kDouble), at::full({}, 0.5)});
+    step.add_(1);
+    at::_fused_adamw_({p}, {gradient * 0.5}, {m}, {v}, {}, {step}, training.learning_rate, training.adam_beta1,
+                      training.adam_beta2, training.weight_decay, training.adam_epsilon, false, false);
+    EXPECT_LE((shards[0].master - p).abs().max().item<double>(), 5e-7) << i;
+  }
+  EXPECT_TRUE(at::allclose(adam.exp_avg_sq()[0], v, 1e-5, 1e-9));
+  EXPECT_EQ(adam.applied_steps().item<int64_t>(), 10);
+}
+
+TEST(AdamWTest, FoundInfChangesNothing) {
+  const TrainingConfig training = Training(TrainingConfig::LrSchedule::kConstant);
+  std::vector<ShardView> shards = {Shard(at::ones({8}), at::full({8}, INFINITY), true)};
+  AdamW adam(training, shards);
+  adam.Step(shards, {at::ones({}), at::ones({}, at::kDouble), at::ones({})});
+  EXPECT_TRUE(at::equal(shards[0].master, at::ones({8})));
+  EXPECT_EQ(adam.applied_steps().item<int64_t>(), 0);
+  EXPECT_TRUE(at::equal(adam.exp_avg()[0], at::zeros({8})));
+}
+
+TEST(AdamWTest, DecayIsOnlyWhereItApplies) {
+  TrainingConfig training = Training(TrainingConfig::LrSchedule::kConstant);
+  training.warmup_steps = 0;
+  training.weight_decay = 0.5;
+  std::vector<ShardView> shards = {{at::ones({8}), at::zeros({8}), {{0, 3, true}, {4, 8, false}}}};
+  AdamW adam(training, shards);
+  adam.Step(shards, {at::zeros({}), at::ones({}, at::kDouble), at::ones({})});
+  const auto* p = shards[0].master.const_data_ptr<float>();
+  EXPECT_FLOAT_EQ(p[0], 1 - 0.4F * 0.5F);
+  EXPECT_FLOAT_EQ(p[3], 1.0F);
+  EXPECT_FLOAT_EQ(p[7], 1.0F);
+}
+
+TEST(GradientsTest, NormIsUnscaledAndClippingFollowsIt) {
+  const auto collectives = MakeSingleRankCollectives();
+  const std::vector<ShardView> shards = {Shard(at::zeros({2}), at::tensor({30.0F, 0.0F}), true),
+                                         Shard(at::zeros({1}), at::tensor({40.0F}), true)};
+  const GradientSummary clipped = SummariseGradients(shards, at::full({}, 10.0), 1.0, collectives.get());
+  EXPECT_DOUBLE_EQ(clipped.norm.item<double>(), 5.0);
+  EXPECT_EQ(clipped.found_inf.item<float>(), 0.0F);
+  EXPECT_NEAR(clipped.factor.item<float>(), 0.1 / (5.0 + 1e-6), 1e-8);
+  EXPECT_FLOAT_EQ(SummariseGradients(shards, at::full({}, 10.0), 9.0, collectives.get()).factor.item<float>(), 0.1F);
+  EXPECT_FLOAT_EQ(SummariseGradients(shards, at::full({}, 10.0), 0.0, collectives.get()).factor.item<float>(), 0.1F);
+}
+
+TEST(GradientsTest, InfinityAndNanAreFoundAndLargeFiniteGradientsAreNot) {
+  const auto collectives = MakeSingleRankCollectives();
+  const auto found = [&](float value) {
+    return SummariseGradients({Shard(at::zeros({3}), at::tensor({1.0F, value, 2.0F}), true)}, at::ones({}), 1.0,
+                              collectives.get())
+        .found_inf.item<float>();
+  };
+  EXPECT_EQ(found(INFINITY), 1.0F);
+  EXPECT_EQ(found(NAN), 1.0F);
+  EXPECT_EQ(found(3e38F), 0.0F);
+}
+
+}  // namespace
+}  // namespace mp::trainer
