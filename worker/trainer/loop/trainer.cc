@@ -43,6 +43,18 @@ std::unique_ptr<EvalLoader> MakeEvalLoaderIfAsked(const JobConfig& job, const Co
   return MakeEvalLoader(job, collectives.rank(), collectives.world_size(), vocab_size);
 }
 
+// What this rank sent, by operation and element type: "wire_bytes_all_gather_BFloat16".
+void AddWireBytes(const WireBytes& bytes, std::map<std::string, double>* metrics) {
+  const auto add = [&](const std::string& operation, const std::map<c10::ScalarType, int64_t>& by_type) {
+    for (const auto& [type, count] : by_type) {
+      (*metrics)["wire_bytes_" + operation + "_" + c10::toString(type)] = static_cast<double>(count);
+    }
+  };
+  add("all_gather", bytes.all_gather);
+  add("reduce_scatter", bytes.reduce_scatter);
+  add("all_reduce", bytes.all_reduce);
+}
+
 void CheckSequenceLength(const JobConfig& job, const Model& model) {
   if (job.data.sequence_length <= model.max_position_embeddings()) return;
   throw TrainerError(EndCause::kBadConfig, "data.sequence_length: " + std::to_string(job.data.sequence_length) +
@@ -215,6 +227,7 @@ struct Trainer::Impl {
       std::map<std::string, double> metrics;
       metrics["loss"] = last_loss;
       if (eval_loss) metrics["eval_loss"] = *eval_loss;
+      AddWireBytes(collectives->bytes(), &metrics);
       reporter->Finished(progress.step, metrics);
     }
   }
