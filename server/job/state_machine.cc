@@ -23,6 +23,9 @@ int Rank(v1::EndCause cause) {
     case v1::END_CAUSE_CANCELLED:
     case v1::END_CAUSE_TIME_LIMIT:
       return 9;
+    // What is missed on workers afterwards comes from the restart.
+    case v1::END_CAUSE_CONTROLLER_RESTARTED:
+      return 8;
     case v1::END_CAUSE_MISSING_FILE:
     case v1::END_CAUSE_BAD_CONFIG:
     case v1::END_CAUSE_BAD_DATA:
@@ -35,7 +38,6 @@ int Rank(v1::EndCause cause) {
     case v1::END_CAUSE_RANK_DIED:
       return 5;
     case v1::END_CAUSE_START_FAILED:
-    case v1::END_CAUSE_CONTROLLER_RESTARTED:
       return 4;
     case v1::END_CAUSE_PEER_LOST:
       return 3;
