@@ -74,14 +74,15 @@ void Line(std::string* out, const std::string& key, const std::string& value) {
 }  // namespace
 
 std::string JobTable(const std::vector<v1::Job>& jobs, bool wide, absl::Time now) {
-  std::vector<std::vector<std::string>> rows = {{"NAME", "STATE", "POLICY", "RANKS", "STEP", "LOSS", "ATTEMPT"}};
-  if (wide) rows[0].insert(rows[0].end(), {"TOKENS/S", "CHECKPOINT", "REASON"});
+  std::vector<std::vector<std::string>> rows = {{"NAME", "STATE", "POLICY", "RANKS", "STEP", "LOSS"}};
+  if (wide) rows[0].insert(rows[0].end(), {"TRY", "TOKENS/S", "CHECKPOINT", "REASON"});
   rows[0].push_back("AGE");
   for (const v1::Job& job : jobs) {
-    std::vector<std::string> row = {
-        Cell(job.name()), v1::Job::State_Name(job.state()), Cell(Policy(job)), Ranks(job), Cell(Steps(job)),
-        Cell(Loss(job)),  absl::StrCat(job.attempt())};
+    std::vector<std::string> row = {Cell(job.name()),  v1::Job::State_Name(job.state()),
+                                    Cell(Policy(job)), Ranks(job),
+                                    Cell(Steps(job)),  Cell(Loss(job))};
     if (wide) {
+      row.push_back(absl::StrCat(job.attempt()));
       row.push_back(job.progress().has_tokens_per_second() ? absl::StrFormat("%.0f", job.progress().tokens_per_second())
                                                            : "<none>");
       row.push_back(job.progress().checkpoint_step() > 0 ? absl::StrCat("step-", job.progress().checkpoint_step())
