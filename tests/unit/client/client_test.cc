@@ -95,7 +95,7 @@ TEST(CompletionTest, KnowsTheTree) {
 
 TEST(RenderTest, TheDefaultJobTableFitsEightyColumns) {
   v1::Job job;
-  job.set_name("a-training-job-of-24-chars");
+  job.set_name("a-name-of-20-letters");
   job.set_state(v1::Job::CANCELLED);
   job.mutable_spec()->mutable_precision()->set_policy(v1::PrecisionSpec::BF16);
   job.mutable_spec()->mutable_resources()->set_nodes(16);
