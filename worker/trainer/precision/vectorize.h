@@ -6,7 +6,7 @@
 #include <cstdint>
 
 // In front of a function whose loops are to be vectorised. Such functions must not be templates or inline.
-#define MP_VECTORIZE __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), optimize("O3")))
+#define MP_VECTORIZE __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 // For helpers that are inlined into them.
 #define MP_INLINE inline __attribute__((always_inline))
 
