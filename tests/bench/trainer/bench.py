@@ -94,8 +94,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--ours-only", action="store_true", help="leave the peer out")
     args = parser.parse_args()
-    if not args.peer.exists():
+    if not args.ours_only and not args.peer.exists():
         sys.exit(f"{args.peer} is missing: run tests/bench/trainer/install-peer")
     results = {}
     with tempfile.TemporaryDirectory(prefix="mp-bench-") as name:
@@ -103,7 +104,7 @@ def main():
         # Uniform bytes: only the speed is of interest, and no value may depend on what lies on this machine.
         (folder / "corpus.txt").write_bytes(random.Random(0).randbytes(4 << 20))
         contestants = {f"ours {policy}": lambda p=policy: run_ours(args.bin / "mp-trainer", p, args.steps, folder) for policy in POLICIES}
-        for dtype in ("fp32", "bf16"):
+        for dtype in () if args.ours_only else ("fp32", "bf16"):
             for reshard in ("true", "false"):
                 contestants[f"peer {dtype} reshard={reshard}"] = lambda d=dtype, r=reshard: run_peer(args.peer, d, r, args.steps, folder)
         for number in range(args.rounds):
@@ -115,8 +116,8 @@ def main():
         contestant: {key: statistics.median(r[key] for r in runs) for key in ("tokens_per_second", "peak_bytes")}
         for contestant, runs in results.items()
     }
-    fp32 = max(v["tokens_per_second"] for k, v in table.items() if k.startswith("peer fp32"))
-    bf16 = max(v["tokens_per_second"] for k, v in table.items() if k.startswith("peer bf16"))
+    fp32 = max((v["tokens_per_second"] for k, v in table.items() if k.startswith("peer fp32")), default=float("nan"))
+    bf16 = max((v["tokens_per_second"] for k, v in table.items() if k.startswith("peer bf16")), default=float("nan"))
     ours = table["ours FP32"]["tokens_per_second"]
     print(f"{'':24} {'tokens/s':>9} {'/peer fp32':>10} {'/peer bf16':>10} {'/ours FP32':>10} {'peak MiB':>9}")
     for contestant, row in table.items():
