@@ -13,11 +13,6 @@ int64_t ParameterCount(const LlamaDimensions& m) {
   return 2 * m.vocab_size * m.hidden_size + m.num_hidden_layers * (attention + mlp + norms) + m.hidden_size;
 }
 
-int64_t ShardedStateBytes(const LlamaDimensions& model, int64_t ranks) {
-  constexpr int64_t kBytesPerParameter = 4 * sizeof(float);
-  return (ParameterCount(model) + ranks - 1) / ranks * kBytesPerParameter;
-}
-
 bool HasFp8EligibleLinear(const LlamaDimensions& m) {
   const auto even = [](int64_t value) { return value % 16 == 0; };
   return even(m.hidden_size) && (even(m.intermediate_size) || even(m.num_attention_heads * m.head_dim) ||

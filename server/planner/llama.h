@@ -1,4 +1,4 @@
-// Arithmetic on a Llama config: exact parameter counts, bytes on a rank, what FP8 can take. Pure; allocates nothing.
+// Arithmetic on a Llama config: exact parameter counts, what FP8 can take. Pure; allocates nothing.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,6 @@ struct LlamaDimensions {
 
 // Untied embeddings.
 int64_t ParameterCount(const LlamaDimensions& model);
-
-// Bytes that a rank keeps between steps under full sharding over `ranks`: fp32 master weights, gradients and two
-// moments.
-int64_t ShardedStateBytes(const LlamaDimensions& model, int64_t ranks);
 
 // Whether any linear layer has both dims a multiple of 16.
 bool HasFp8EligibleLinear(const LlamaDimensions& model);

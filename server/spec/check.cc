@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "server/planner/llama.h"
 #include "server/spec/spec.h"
 
 namespace mp {
@@ -72,7 +73,7 @@ void CheckPrecision(const v1::JobSpec& spec, Violations* violations) {
     SectionCheck recipe("precision.fp8", violations);
     recipe.Range("amax_history_len", precision.fp8().amax_history_len(), 1, 1024);
     recipe.Range("margin", precision.fp8().margin(), 0, 16);
-    if (spec.resources().node_class() == v1::ResourceSpec::P4) {
+    if (!ClassRunsPolicy(spec.resources().node_class(), policy)) {
       check.Violate("policy",
                     "FP8 needs FP8 tensor cores, which class P4 (A100) does not have; set resources.node_class to P5, "
                     "or the policy to BF16");

@@ -9,12 +9,14 @@
 //                                              to param_dtype before * w
 //   RoPE                        param_dtype    fp32 tables and products    param_dtype
 //   attention                   param_dtype    fp32 scores and softmax     param_dtype
-//   SiLU * up                   param_dtype    fp32                        param_dtype
+//   SiLU * up                   param_dtype    fp32; SiLU's result         param_dtype
+//                                              rounded before * up
 //   residual add                param_dtype    fp32                        param_dtype
-//   logits, loss                param_dtype    fp32                        fp32
-//   gradients of all of these   as their tensors
-//   gradient reduction          reduce_dtype   fp32 sum                    fp32 shard
-//   clip, optimizer, schedule   fp32           fp32                        fp32
+//   logits                      param_dtype    exact products, fp32 sum    param_dtype
+//   loss                        logits         fp32                        fp32
+//   gradients of all of these   as their tensors; sums over tokens (norm weights, biases, embedding) in fp32, rounded
+//   once gradient reduction          reduce_dtype   fp32 sum                    fp32 shard clip, optimizer, schedule
+//   fp32           fp32                        fp32
 #pragma once
 
 #include <c10/core/ScalarType.h>
