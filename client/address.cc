@@ -18,7 +18,7 @@ std::string Variable(const char* name) {
 }
 
 std::string BaseFolder(const char* variable, const char* fallback) {
-  const std::string set = Variable(variable);
+  std::string set = Variable(variable);
   if (!set.empty() && set[0] == '/') return set;
   return Variable("HOME") + fallback;
 }

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <iterator>
 #include <random>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -32,7 +33,7 @@ std::string RandomUuid() {
 absl::StatusOr<std::string> ReadDocument(const std::string& path) {
   if (path == "-") return std::string(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
   std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat("-f ", path, ": ", std::strerror(errno)));
+  if (!file) return absl::NotFoundError(absl::StrCat("-f ", path, ": ", std::generic_category().message(errno)));
   if (std::filesystem::is_directory(path))
     return absl::InvalidArgumentError(absl::StrCat("-f ", path, " is a folder; a file was expected"));
   return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());

@@ -55,6 +55,7 @@ absl::StatusOr<DevProcess> StartDetached(const std::string& name, const std::vec
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
   std::vector<char*> pointers;
+  pointers.reserve(argv.size() + 1);
   for (const std::string& argument : argv) pointers.push_back(const_cast<char*>(argument.c_str()));
   pointers.push_back(nullptr);
   DevProcess process{name, 0, 0, log};

@@ -30,13 +30,15 @@ void EmitYaml(const nlohmann::ordered_json& value, YAML::Emitter* out) {
     // An int64 is a string in proto3 JSON and a number here.
     const bool digits = !text.empty() && text.size() < 20 &&
                         std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); });
-    if (digits) {
-      *out << text;
-    } else if (text.empty()) {
-      *out << YAML::DoubleQuoted << text;
-    } else {
-      *out << text;
+    bool is_bool = false;
+    double number = 0;
+    // What YAML would read back as something other than a string is quoted; so are the names of null.
+    const YAML::Node plain(text);
+    if (!digits && (YAML::IsNullString(text) || YAML::convert<bool>::decode(plain, is_bool) ||
+                    YAML::convert<double>::decode(plain, number))) {
+      *out << YAML::DoubleQuoted;
     }
+    *out << text;
   } else {
     *out << value.dump();
   }

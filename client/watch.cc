@@ -74,7 +74,7 @@ absl::Status Resume(Connection* connection, const std::string& what, Open&& stre
   absl::Time lost = absl::InfiniteFuture();
   while (true) {
     bool progressed = false;
-    const absl::Status status = connection->Explain(stream_once(&progressed));
+    absl::Status status = connection->Explain(stream_once(&progressed));
     if (status.code() != absl::StatusCode::kUnavailable && status.code() != absl::StatusCode::kCancelled) return status;
     if (progressed || lost == absl::InfiniteFuture()) {
       lost = absl::Now();
@@ -130,7 +130,7 @@ int Watch(Connection* connection, const WatchOptions& options) {
         cursor = response.frame().sequence();
         screen.Frame(response.frame(), job.progress().max_steps());
       }
-      const grpc::Status ended = stream->Finish();
+      grpc::Status ended = stream->Finish();
       const absl::MutexLock lock(&context_mutex);
       metrics_context = nullptr;
       return ended;

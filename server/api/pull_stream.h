@@ -106,8 +106,9 @@ template <typename Response>
 grpc::ServerUnaryReactor* FinishUnary(grpc::CallbackServerContext* context, Response* response,
                                       absl::StatusOr<Response> result) {
   auto* reactor = context->DefaultReactor();
+  const grpc::Status status = ToGrpc(result.status());
   if (result.ok()) *response = *std::move(result);
-  reactor->Finish(ToGrpc(result.status()));
+  reactor->Finish(status);
   return reactor;
 }
 

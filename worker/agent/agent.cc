@@ -12,9 +12,9 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstring>
 #include <filesystem>
 #include <random>
+#include <system_error>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -86,7 +86,7 @@ void Agent::Post(std::function<void()> work) {
     posted_.push_back(std::move(work));
   }
   const uint64_t one = 1;
-  if (write(wake_.get(), &one, sizeof(one)) < 0) spdlog::error("eventfd: {}", std::strerror(errno));
+  if (write(wake_.get(), &one, sizeof(one)) < 0) spdlog::error("eventfd: {}", std::generic_category().message(errno));
 }
 
 Agent::Attempt* Agent::Find(const v1::AttemptId& id) {
@@ -183,7 +183,7 @@ void Agent::Loop() {
       timeout = PollTimeoutMilliseconds();
     }
     if (poll(fds.data(), fds.size(), timeout) < 0 && errno != EINTR) {
-      spdlog::error("poll: {}", std::strerror(errno));
+      spdlog::error("poll: {}", std::generic_category().message(errno));
       return;
     }
     if (fds[0].revents != 0) {

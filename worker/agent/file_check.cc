@@ -6,8 +6,8 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -36,7 +36,7 @@ class Check {
     struct stat status = {};
     // Opened without blocking: a pipe in the place of a file must not hold us up.
     const int fd = open(full.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return Fail(v1::END_CAUSE_MISSING_FILE, field, full, std::strerror(errno));
+    if (fd < 0) return Fail(v1::END_CAUSE_MISSING_FILE, field, full, std::generic_category().message(errno));
     if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode))
       Fail(v1::END_CAUSE_MISSING_FILE, field, full, "is not a regular file");
     close(fd);
@@ -45,7 +45,8 @@ class Check {
   void Folder(const std::string& field, const std::string& path) {
     const std::string full = Resolve(path);
     struct stat status = {};
-    if (stat(full.c_str(), &status) != 0) return Fail(v1::END_CAUSE_MISSING_FILE, field, full, std::strerror(errno));
+    if (stat(full.c_str(), &status) != 0)
+      return Fail(v1::END_CAUSE_MISSING_FILE, field, full, std::generic_category().message(errno));
     if (!S_ISDIR(status.st_mode)) Fail(v1::END_CAUSE_MISSING_FILE, field, full, "is not a folder");
   }
 
@@ -56,13 +57,15 @@ class Check {
     fs::create_directories(full, error);
     if (error) return Fail(v1::END_CAUSE_BAD_CONFIG, field, full, absl::StrCat("can't be created: ", error.message()));
     if (access(full.c_str(), W_OK | X_OK) != 0)
-      Fail(v1::END_CAUSE_BAD_CONFIG, field, full, absl::StrCat("can't be written: ", std::strerror(errno)));
+      Fail(v1::END_CAUSE_BAD_CONFIG, field, full,
+           absl::StrCat("can't be written: ", std::generic_category().message(errno)));
   }
 
   void Program(const std::string& field, const std::string& name) {
     if (name.find('/') != std::string::npos) {
       const std::string full = Resolve(name);
-      if (access(full.c_str(), X_OK) != 0) Fail(v1::END_CAUSE_MISSING_FILE, field, full, std::strerror(errno));
+      if (access(full.c_str(), X_OK) != 0)
+        Fail(v1::END_CAUSE_MISSING_FILE, field, full, std::generic_category().message(errno));
       return;
     }
     const char* path = std::getenv("PATH");  // NOLINT(concurrency-mt-unsafe): nothing writes it

@@ -7,7 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <system_error>
 
 int main(int argc, char** argv) {
   if (argc < 3) {
@@ -18,6 +18,6 @@ int main(int argc, char** argv) {
   // The worker may have died before the request.
   if (getppid() != static_cast<pid_t>(std::strtol(argv[1], nullptr, 10))) return 3;
   execvp(argv[2], argv + 2);
-  std::fprintf(stderr, "mp-rank-launcher: %s: %s\n", argv[2], std::strerror(errno));
+  std::fprintf(stderr, "mp-rank-launcher: %s: %s\n", argv[2], std::generic_category().message(errno).c_str());
   return 127;
 }

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "worker/agent/agent.h"
@@ -189,7 +189,7 @@ void Agent::OnCheckpointAnswer(const v1::CheckpointAnswer& answer) {
     line += "\n";
     // A line is far smaller than a pipe's buffer, and the rank waits for it.
     if (write(rank->command.get(), line.data(), line.size()) < 0)
-      spdlog::warn("rank {} takes no commands: {}", rank->rank, std::strerror(errno));
+      spdlog::warn("rank {} takes no commands: {}", rank->rank, std::generic_category().message(errno));
     rank->question.reset();
   }
 }

@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <system_error>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -141,7 +141,7 @@ void Agent::Spool(Rank* rank, const char* data, size_t size) {
     const ssize_t count = pwrite(rank->spool.get(), data + done, size - done, rank->spooled);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
-      spdlog::error("the output of rank {} can't be kept: {}", rank->rank, std::strerror(errno));
+      spdlog::error("the output of rank {} can't be kept: {}", rank->rank, std::generic_category().message(errno));
       return;
     }
     done += static_cast<size_t>(count);

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <system_error>
 
 #include "worker/agent/agent.h"
 
@@ -20,7 +20,8 @@ std::optional<v1::ShipLogsRequest> Agent::NextLogs() {
       std::string data(static_cast<size_t>(std::min(kChunk, rank->spooled - rank->logs_acked)), '\0');
       const ssize_t count = pread(rank->spool.get(), data.data(), data.size(), rank->logs_acked);
       if (count <= 0) {
-        spdlog::error("the output of rank {} can't be read back: {}", rank->rank, std::strerror(errno));
+        spdlog::error("the output of rank {} can't be read back: {}", rank->rank,
+                      std::generic_category().message(errno));
         rank->logs_acked = rank->spooled;
         continue;
       }

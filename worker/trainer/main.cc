@@ -14,6 +14,7 @@
 #include <new>
 #include <sstream>
 #include <string>
+#include <system_error>
 
 #include "worker/trainer/config/error.h"
 #include "worker/trainer/config/job.h"
@@ -75,7 +76,8 @@ int IntegerFromEnvironment(const char* name, int fallback) {
 
 std::string ReadJobFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw TrainerError(EndCause::kMissingFile, "--job " + path + ": " + std::strerror(errno));
+  if (!file)
+    throw TrainerError(EndCause::kMissingFile, "--job " + path + ": " + std::generic_category().message(errno));
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();

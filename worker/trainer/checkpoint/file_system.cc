@@ -5,8 +5,8 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
+#include <system_error>
 
 #include "worker/trainer/config/error.h"
 
@@ -14,7 +14,8 @@ namespace mp::trainer {
 namespace {
 
 [[noreturn]] void Fail(const std::string& path, const char* action, int error) {
-  throw TrainerError(EndCause::kCheckpoint, path + ": cannot " + action + ": " + std::strerror(error));
+  throw TrainerError(EndCause::kCheckpoint,
+                     path + ": cannot " + action + ": " + std::generic_category().message(error));
 }
 
 class Descriptor {

@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <system_error>
 
 #include "worker/trainer/checkpoint/checkpoint.h"
 #include "worker/trainer/checkpoint/directory_name.h"
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 JsonValue ReadMetadata(const std::string& directory) {
   const std::string path = (fs::path(directory) / kMetadataName).string();
   std::ifstream file(path, std::ios::binary);
-  if (!file) Fail(path, std::string("cannot open: ") + std::strerror(errno));
+  if (!file) Fail(path, std::string("cannot open: ") + std::generic_category().message(errno));
   std::ostringstream content;
   content << file.rdbuf();
   std::string text = content.str();

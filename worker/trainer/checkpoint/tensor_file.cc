@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <system_error>
 
 #include "worker/trainer/config/error.h"
 #include "worker/trainer/hash/xxh64.h"
@@ -23,13 +24,13 @@ namespace {
 // The whole file as bytes, uint8 [size].
 at::Tensor ReadWhole(const std::string& path, int64_t expected) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) Fail(path, std::string("cannot open: ") + std::strerror(errno));
+  if (fd < 0) Fail(path, std::string("cannot open: ") + std::generic_category().message(errno));
   struct Closer {
     int fd;
     ~Closer() { close(fd); }
   } closer{fd};
   struct stat status = {};
-  if (fstat(fd, &status) != 0) Fail(path, std::strerror(errno));
+  if (fstat(fd, &status) != 0) Fail(path, std::generic_category().message(errno));
   if (status.st_size != expected) {
     Fail(path, std::to_string(status.st_size) + " bytes; the metadata says " + std::to_string(expected));
   }
@@ -38,7 +39,7 @@ at::Tensor ReadWhole(const std::string& path, int64_t expected) {
   while (done < expected) {
     const ssize_t count = read(fd, bytes.data_ptr<uint8_t>() + done, static_cast<size_t>(expected - done));
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) Fail(path, count < 0 ? std::strerror(errno) : "ends early");
+    if (count <= 0) Fail(path, count < 0 ? std::generic_category().message(errno) : "ends early");
     done += count;
   }
   return bytes;

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
+#include <system_error>
 
 #include "worker/trainer/config/error.h"
 #include "worker/trainer/hash/xxh64.h"
@@ -19,13 +19,14 @@ void ReadFile(const std::string& path, const std::string& field, std::string* ou
     throw TrainerError(cause, field + ": " + path + ": " + what);
   };
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) fail(errno == ENOENT ? EndCause::kMissingFile : EndCause::kBadData, std::strerror(errno));
+  if (fd < 0)
+    fail(errno == ENOENT ? EndCause::kMissingFile : EndCause::kBadData, std::generic_category().message(errno));
   struct Closer {
     int fd;
     ~Closer() { close(fd); }
   } closer{fd};
   struct stat status = {};
-  if (fstat(fd, &status) != 0) fail(EndCause::kBadData, std::strerror(errno));
+  if (fstat(fd, &status) != 0) fail(EndCause::kBadData, std::generic_category().message(errno));
   if (!S_ISREG(status.st_mode)) fail(EndCause::kBadData, "is not a regular file; a text file is needed");
   if (status.st_size == 0) fail(EndCause::kBadData, "is empty");
   const size_t start = out->size();
@@ -34,7 +35,7 @@ void ReadFile(const std::string& path, const std::string& field, std::string* ou
   while (done < out->size()) {
     const ssize_t count = read(fd, out->data() + done, out->size() - done);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail(EndCause::kBadData, std::strerror(errno));
+    if (count < 0) fail(EndCause::kBadData, std::generic_category().message(errno));
     if (count == 0) fail(EndCause::kBadData, "became shorter while it was read");
     done += static_cast<size_t>(count);
   }

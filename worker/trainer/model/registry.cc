@@ -1,10 +1,10 @@
 #include "worker/trainer/model/registry.h"
 
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 
 #include "worker/trainer/config/error.h"
 #include "worker/trainer/model/llama.h"
@@ -18,7 +18,7 @@ JsonValue ReadConfigFile(const std::string& folder) {
   if (!file) {
     const int error = errno;
     throw TrainerError(error == ENOENT ? EndCause::kMissingFile : EndCause::kBadConfig,
-                       "model.config_path: " + path + ": " + std::strerror(error));
+                       "model.config_path: " + path + ": " + std::generic_category().message(error));
   }
   std::ostringstream text;
   text << file.rdbuf();

@@ -15,8 +15,7 @@
 
 #include "worker/trainer/config/error.h"
 #include "worker/trainer/precision/convert.h"
-#include "worker/trainer/sharding/process_group.h"
-#include "worker/trainer/sharding/single_rank.h"
+#include "worker/trainer/sharding/gloo.h"
 
 namespace mp::trainer {
 namespace {
@@ -185,8 +184,7 @@ class GlooCollectives : public Collectives {
 
 }  // namespace
 
-std::unique_ptr<Collectives> JoinProcessGroup(const Rendezvous& rendezvous) {
-  if (rendezvous.world_size == 1) return MakeSingleRankCollectives();
+std::unique_ptr<Collectives> MakeGlooCollectives(const Rendezvous& rendezvous) {
   return std::make_unique<GlooCollectives>(rendezvous);
 }
 

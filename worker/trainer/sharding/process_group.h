@@ -24,7 +24,7 @@ Rendezvous RendezvousFromEnvironment();
 
 // Meets the other ranks: Gloo over TCP, on the interface by which the master is reached (GLOO_SOCKET_IFNAME names
 // another). With one rank no network is used. Throws TrainerError(kPeerLost) when not all ranks come within the
-// timeout.
+// timeout, TrainerError(kBadConfig) for several ranks when this build has no Gloo.
 std::unique_ptr<Collectives> JoinProcessGroup(const Rendezvous& rendezvous);
 
 }  // namespace mp::trainer
