@@ -25,6 +25,10 @@ add_library(mp_compiler_settings INTERFACE)
 target_compile_options(mp_compiler_settings INTERFACE
   -Wall -Wextra -Wpedantic -Werror -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough
   -fno-omit-frame-pointer)
+# GCC 13 follows fmt 9's bigint into a copy that can't happen, out of system headers as well.
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+  target_compile_options(mp_compiler_settings INTERFACE -Wno-array-bounds -Wno-stringop-overflow)
+endif()
 target_include_directories(mp_compiler_settings INTERFACE "${CMAKE_SOURCE_DIR}")
 target_compile_definitions(mp_compiler_settings INTERFACE MP_VERSION="${PROJECT_VERSION}")
 find_package(Threads REQUIRED)

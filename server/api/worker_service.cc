@@ -1,6 +1,7 @@
 #include <deque>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "server/api/pull_stream.h"
 #include "server/api/services.h"
@@ -179,7 +180,7 @@ class WorkerServiceImpl : public v1::WorkerService::CallbackService {
     v1::ShipLogsResponse response;
     *response.mutable_id() = request.id();
     response.set_rank(request.rank());
-    if (!parts_.coordinator->Accepts(request.id())) {
+    if (!parts_.coordinator->Accepts(request.id(), request.rank())) {
       response.set_refused(true);
       return response;
     }
@@ -196,9 +197,13 @@ class WorkerServiceImpl : public v1::WorkerService::CallbackService {
     *response.mutable_id() = request.id();
     response.set_rank(request.rank());
     const v1::AttemptId& id = request.id();
-    if (!parts_.coordinator->Accepts(id)) {
+    if (!parts_.coordinator->Accepts(id, request.rank())) {
       response.set_refused(true);
       return response;
+    }
+    if (request.first_sequence() < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("first_sequence ", request.first_sequence(), ": events are numbered from 1"));
     }
     const absl::StatusOr<int64_t> position = parts_.metrics->Position(id.job_uid(), id.attempt(), request.rank());
     if (!position.ok()) return position.status();

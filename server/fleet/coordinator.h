@@ -81,8 +81,8 @@ class Coordinator {
   absl::Status Register(const std::shared_ptr<WorkerSession>& session, const v1::Register& message);
   void Receive(const std::shared_ptr<WorkerSession>& session, const v1::WorkerMessage& message);
   void Disconnected(const std::shared_ptr<WorkerSession>& session);
-  // Whether logs and events of this attempt are taken: it is the newest of its job.
-  bool Accepts(const v1::AttemptId& id);
+  // Whether logs and events of this rank are taken: the attempt is the newest of its job and has the rank.
+  bool Accepts(const v1::AttemptId& id, int rank);
   // Events of a rank, in order, each once; INTERNAL or RESOURCE_EXHAUSTED when they could not be stored.
   absl::Status RankEvents(const v1::AttemptId& id, int rank, const std::vector<v1::TrainerEvent>& events);
 

@@ -31,6 +31,12 @@ struct Gang {
   v1::EndCause cause = v1::END_CAUSE_UNSPECIFIED;
   std::string message;
 
+  bool Holds(const std::string& node, int rank) const {
+    const auto it = members.find(node);
+    if (it == members.end()) return false;
+    const int first = it->second.placement.first_rank();
+    return rank >= first && rank < first + it->second.placement.ranks();
+  }
   bool AllPrepared() const {
     for (const auto& [node, member] : members) {
       if (!member.prepared) return false;

@@ -83,7 +83,7 @@ absl::Status Coordinator::StartAttempt(
   if (absl::Status status = Transition(&job, v1::Job::STARTING, v1::END_CAUSE_UNSPECIFIED, where, clock_.wall());
       !status.ok())
     return status;
-  const absl::Status status = Write(
+  absl::Status status = Write(
       job, {MakeEvent(job, v1::JobEvent::PLACED, where), MakeEvent(job, v1::JobEvent::STATE_CHANGED, where)}, true);
   if (!status.ok()) return status;
 

@@ -18,6 +18,7 @@ std::string PlanText(const v1::PrecisionPlan& plan) {
       exceptions.push_back(absl::StrCat(layer.name(), " in ", layer.compute(), ": ", layer.reason()));
   }
   std::vector<std::string> parts;
+  parts.reserve(counts.size());
   for (const auto& [compute, count] : counts) parts.push_back(absl::StrCat(count, " in ", compute));
   std::string text = absl::StrCat("linear layers: ", absl::StrJoin(parts, ", "));
   if (!exceptions.empty()) absl::StrAppend(&text, " (", absl::StrJoin(exceptions, "; "), ")");
@@ -39,10 +40,14 @@ void Advance(const v1::Frame& frame, v1::Progress* progress) {
 
 }  // namespace
 
-bool Coordinator::Accepts(const v1::AttemptId& id) {
+bool Coordinator::Accepts(const v1::AttemptId& id, int rank) {
   const absl::MutexLock lock(&mutex_);
   const auto it = jobs_.find(id.job_uid());
-  return it != jobs_.end() && it->second.attempt() == id.attempt();
+  if (it == jobs_.end() || it->second.attempt() != id.attempt() || it->second.attempts().empty()) return false;
+  const auto& placements = it->second.attempts().rbegin()->placements();
+  return std::any_of(placements.begin(), placements.end(), [rank](const v1::Placement& placement) {
+    return rank >= placement.first_rank() && rank < placement.first_rank() + placement.ranks();
+  });
 }
 
 absl::Status Coordinator::RankEvents(const v1::AttemptId& id, int rank, const std::vector<v1::TrainerEvent>& events) {

@@ -101,8 +101,9 @@ void Coordinator::Reconcile(NodeState* node, const v1::Register& message) {
       continue;
     }
     for (const v1::RankState& rank : held->second->ranks()) {
+      if (!gang.Holds(name, rank.rank())) continue;
       if (!gang.built_in && rank.pid() > 0) gang.started.insert(rank.rank());
-      if (rank.has_exited()) OnRankExited(&gang, rank.exited());
+      if (rank.has_exited() && rank.exited().rank() == rank.rank()) OnRankExited(&gang, rank.exited());
     }
     if (held->second->ended()) {
       member->second.ended = true;
@@ -134,13 +135,15 @@ void Coordinator::Receive(const std::shared_ptr<WorkerSession>& session, const v
     case v1::WorkerMessage::kPrepared:
       return OnPrepared(name, message.prepared());
     case v1::WorkerMessage::kRankStarted:
-      if (Gang* gang = FindGang(message.rank_started().id()); gang != nullptr && !gang->built_in) {
+      if (Gang* gang = FindGang(message.rank_started().id());
+          gang != nullptr && !gang->built_in && gang->Holds(name, message.rank_started().rank())) {
         gang->started.insert(message.rank_started().rank());
         Advance(message.rank_started().id().job_uid());
       }
       return;
     case v1::WorkerMessage::kRankExited:
-      if (Gang* gang = FindGang(message.rank_exited().id()); gang != nullptr) {
+      if (Gang* gang = FindGang(message.rank_exited().id());
+          gang != nullptr && gang->Holds(name, message.rank_exited().rank())) {
         OnRankExited(gang, message.rank_exited());
         Advance(message.rank_exited().id().job_uid());
       }

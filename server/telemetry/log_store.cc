@@ -36,8 +36,9 @@ absl::StatusOr<int64_t> LogStore::Append(const std::string& job_uid, int attempt
   const absl::MutexLock lock(&mutex_);
   absl::StatusOr<int64_t> size = Size(job_uid, attempt, rank);
   if (!size.ok()) return size;
+  if (offset < 0) return size;
   const int64_t known = *size - offset;
-  if (offset < 0 || known < 0 || known >= static_cast<int64_t>(data.size())) return size;
+  if (known < 0 || known >= static_cast<int64_t>(data.size())) return size;
   const std::string path = Path(job_uid, attempt, rank);
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);

@@ -20,7 +20,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& controller) {
   return grpc::CreateCustomChannel(controller, grpc::InsecureChannelCredentials(), arguments);
 }
 
-Session::Session(std::shared_ptr<grpc::Channel> channel, Handlers handlers)
+Session::Session(const std::shared_ptr<grpc::Channel>& channel, Handlers handlers)
     : stub_(v1::WorkerService::NewStub(channel)),
       handlers_(std::move(handlers)),
       reader_([this] { Connect(); }),

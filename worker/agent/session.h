@@ -30,7 +30,7 @@ class Session {
     std::function<void(const grpc::Status& status)> disconnected;
   };
 
-  Session(std::shared_ptr<grpc::Channel> channel, Handlers handlers);
+  Session(const std::shared_ptr<grpc::Channel>& channel, Handlers handlers);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

@@ -41,7 +41,7 @@ class SqliteStore : public Store {
                                                         kWant, ": use a newer mp-controller"));
     }
     for (int64_t i = have; i < kWant; ++i) {
-      const absl::Status status = database_.InTransaction([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      absl::Status status = database_.InTransaction([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
         if (absl::Status done = database_.Execute(kMigrations[i]); !done.ok()) return done;
         return database_.Execute(absl::StrCat("PRAGMA user_version=", i + 1));
       });

@@ -132,7 +132,7 @@ TEST_F(CoordinatorTest, MessagesOfAnOlderAttemptHaveNoEffect) {
   cluster_.AttemptEnded(w1_, old);
   cluster_.Prepared(w0_, old, true, "late", v1::END_CAUSE_MISSING_FILE);
   EXPECT_EQ(State("job"), v1::Job::STARTING);
-  EXPECT_FALSE(cluster_.coordinator().Accepts(old));
+  EXPECT_FALSE(cluster_.coordinator().Accepts(old, 0));
   v1::WorkerMessage question;
   *question.mutable_checkpoint_question()->mutable_id() = old;
   cluster_.coordinator().Receive(w0_, question);

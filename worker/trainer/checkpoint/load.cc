@@ -130,6 +130,7 @@ std::vector<std::string> ListCheckpoints(const std::string& output_dir) {
   }
   std::sort(found.rbegin(), found.rend());
   std::vector<std::string> paths;
+  paths.reserve(found.size());
   for (auto& [key, path] : found) paths.push_back(std::move(path));
   return paths;
 }

@@ -29,7 +29,7 @@ uint64_t Round(uint64_t lane, uint64_t input) { return std::rotl(lane + input * 
 uint64_t MergeRound(uint64_t hash, uint64_t lane) { return (hash ^ Round(0, lane)) * kP1 + kP4; }
 
 void Stripe(uint64_t* lanes, const unsigned char* from) {
-  for (int i = 0; i < 4; ++i) lanes[i] = Round(lanes[i], Read<uint64_t>(from + 8 * i));
+  for (size_t i = 0; i < 4; ++i) lanes[i] = Round(lanes[i], Read<uint64_t>(from + 8 * i));
 }
 
 }  // namespace
