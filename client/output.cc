@@ -30,14 +30,12 @@ void EmitYaml(const nlohmann::ordered_json& value, YAML::Emitter* out) {
     // An int64 is a string in proto3 JSON and a number here.
     const bool digits = !text.empty() && text.size() < 20 &&
                         std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c); });
+    // What a reader of YAML could take for null, a truth value, a number or a date is quoted.
     bool is_bool = false;
-    double number = 0;
-    // What YAML would read back as something other than a string is quoted; so are the names of null.
-    const YAML::Node plain(text);
-    if (!digits && (YAML::IsNullString(text) || YAML::convert<bool>::decode(plain, is_bool) ||
-                    YAML::convert<double>::decode(plain, number))) {
+    const bool like_number = !text.empty() && (std::isdigit(static_cast<unsigned char>(text[0])) ||
+                                               std::string_view("+-.").find(text[0]) != std::string_view::npos);
+    if (!digits && (like_number || YAML::IsNullString(text) || YAML::convert<bool>::decode(YAML::Node(text), is_bool)))
       *out << YAML::DoubleQuoted;
-    }
     *out << text;
   } else {
     *out << value.dump();

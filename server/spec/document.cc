@@ -2,12 +2,15 @@
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 #include <google/protobuf/struct.pb.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -294,12 +297,80 @@ class Walker {
   bool overflowed_ = false;
 };
 
-// Loads YAML; null with a violation when it isn't.
-YAML::Node Load(std::string_view text, const std::string& path, Violations* violations) {
+// Strings of a message must be UTF-8, or the message can be written and never read again. Empty: it is.
+std::string WhyNotUtf8(std::string_view text) {
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.size() > 1) violations->push_back({path, "one document was expected, there are several"});
-    return documents.empty() ? YAML::Node() : documents.front();
+    nlohmann::json(text).dump();
+    return "";
+  } catch (const nlohmann::json::type_error& error) {
+    const std::string_view what = error.what();
+    return std::string(what.substr(what.find("] ") + 2));
+  }
+}
+
+// JSON writes characters beyond U+FFFF as two escapes, which YAML does not know: they are written out.
+std::string WithoutSurrogates(std::string_view text) {
+  std::string written;
+  written.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    written.push_back(text[i]);
+    if (text[i] != '\\' || i + 1 == text.size()) continue;
+    const std::string_view escape = text.substr(i, 12);
+    const auto is_half = [&](size_t at, std::string_view letters) {
+      return escape.size() == 12 && escape[at] == '\\' && escape[at + 1] == 'u' &&
+             (escape[at + 2] == 'd' || escape[at + 2] == 'D') && letters.find(escape[at + 3]) != std::string_view::npos;
+    };
+    if (is_half(0, "89abAB") && is_half(6, "cdefCDEF")) {
+      written.pop_back();
+      written += nlohmann::json::parse("\"" + std::string(escape) + "\"").get<std::string>();
+      i += 11;
+    } else {
+      written.push_back(text[++i]);  // also of "\\\\", whose second half escapes nothing
+    }
+  }
+  return written;
+}
+
+class DocumentStart : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark& mark) override { mark_ = mark; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+  const YAML::Mark& mark() const { return mark_; }
+
+ private:
+  YAML::Mark mark_ = YAML::Mark::null_mark();
+};
+
+// Null when there is one document at most. Not by YAML::LoadAll: at a stray bracket it finds documents without end.
+YAML::Mark StartOfSecondDocument(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentStart first, second;
+  if (!parser.HandleNextDocument(first) || !parser.HandleNextDocument(second)) return YAML::Mark::null_mark();
+  return second.mark();
+}
+
+// Loads YAML; undefined with a violation when it isn't.
+YAML::Node Load(std::string_view text, const std::string& path, Violations* violations) {
+  if (const std::string why = WhyNotUtf8(text); !why.empty()) {
+    violations->push_back({path, absl::StrCat("is not UTF-8 text: ", why)});
+    return YAML::Node(YAML::NodeType::Undefined);
+  }
+  try {
+    const std::string written = nlohmann::json::accept(text) ? WithoutSurrogates(text) : std::string(text);
+    if (const YAML::Mark second = StartOfSecondDocument(written); !second.is_null()) {
+      violations->push_back({path, absl::StrCat("one document was expected, another begins at line ", second.line + 1,
+                                                ", column ", second.column + 1)});
+    }
+    return YAML::Load(written);
   } catch (const YAML::Exception& error) {
     violations->push_back({path, absl::StrCat("is neither YAML nor JSON: line ", error.mark.line + 1, ", column ",
                                               error.mark.column + 1, ": ", error.msg)});

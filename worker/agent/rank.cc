@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <nlohmann/json.hpp>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -69,8 +70,9 @@ void ParseReports(const std::string& data, Rank* rank, std::vector<v1::TrainerEv
     google::protobuf::util::JsonParseOptions options;
     options.ignore_unknown_fields = true;
     v1::TrainerEvent event;
-    const auto status = google::protobuf::util::JsonStringToMessage(line, &event, options);
-    if (status.ok() && event.event_case() != v1::TrainerEvent::EVENT_NOT_SET) {
+    // Protobuf's reader lets text pass that is not UTF-8, and the controller could then not read the message.
+    if (nlohmann::json::accept(line) && google::protobuf::util::JsonStringToMessage(line, &event, options).ok() &&
+        event.event_case() != v1::TrainerEvent::EVENT_NOT_SET) {
       events->push_back(std::move(event));
     } else {
       bad->push_back(absl::StrCat("a report line is ignored: ", line.substr(0, 200)));

@@ -122,9 +122,7 @@ int Run(const Arguments& arguments) {
     PrepareProcess();
     const Rendezvous rendezvous = RendezvousFromEnvironment();
     if (!arguments.print_config) {
-      const int command_fd = std::getenv("MP_COMMAND_FD") == nullptr
-                                 ? -1
-                                 : IntegerFromEnvironment("MP_COMMAND_FD", -1);  // NOLINT(concurrency-mt-unsafe)
+      const int command_fd = IntegerFromEnvironment("MP_COMMAND_FD", -1);
       reporter = std::make_unique<Reporter>(rendezvous.rank, IntegerFromEnvironment("MP_REPORT_FD", STDOUT_FILENO),
                                             command_fd, EndOrphaned);
     }

@@ -35,6 +35,15 @@ TEST(ReportLinesTest, PiecesMakeLinesAndBadOnesAreTold) {
   EXPECT_EQ(bad.size(), 2U) << "text, and an event that nobody knows";
 }
 
+TEST(ReportLinesTest, TextThatIsNotUtf8IsIgnored) {
+  Rank rank;
+  std::vector<v1::TrainerEvent> events;
+  std::vector<std::string> bad;
+  ParseReports("{\"failed\":{\"message\":\"\xff\"}}\n{\"failed\":{\"message\":\"\\ud800\"}}\n", &rank, &events, &bad);
+  EXPECT_TRUE(events.empty());
+  EXPECT_EQ(bad.size(), 2U);
+}
+
 TEST(ReportLinesTest, AnEndlessLineIsGivenUp) {
   Rank rank;
   std::vector<v1::TrainerEvent> events;

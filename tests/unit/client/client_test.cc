@@ -37,10 +37,14 @@ TEST(OutputTest, AServersTextCannotCommandTheTerminal) { EXPECT_EQ(Printable("a\
 
 TEST(OutputTest, YamlHasPlainNumbersAndReadsBack) {
   v1::JobSpec spec;
-  spec.set_name("n");
+  spec.set_name("job");
   spec.mutable_training()->set_max_steps(12);
   spec.mutable_training()->set_output_dir("");
-  EXPECT_EQ(ToYaml(spec), "name: n\ntraining:\n  max_steps: 12\n  output_dir: \"\"\n");
+  EXPECT_EQ(ToYaml(spec), "name: job\ntraining:\n  max_steps: 12\n  output_dir: \"\"\n");
+  for (const char* name : {"n", "true", "null", "~", "1e3", ".nan", "0x10"}) {
+    spec.set_name(name);
+    EXPECT_THAT(ToYaml(spec), testing::StartsWith("name: \"" + std::string(name) + "\"\n")) << "a string, not a value";
+  }
 }
 
 TEST(ExitCodeTest, AreDistinct) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "tests/unit/mutation.h"
 
 namespace mp {
 namespace {
@@ -165,6 +166,19 @@ TEST(SpecTest, TextThatIsNoSpecIsRefusedWithItsPlace) {
   EXPECT_TRUE(ViolationsFor("a: 1\n---\nb: 2").contains("(document)"));
 }
 
+TEST(SpecTest, TextIsUtf8AndJsonsEscapesAreUnderstood) {
+  EXPECT_THAT(ViolationsFor("name: \xff").at("(document)"), HasSubstr("UTF-8"));
+  EXPECT_THAT(ViolationsFor("\xff\xfe"
+                            "a")
+                  .at("(document)"),
+              HasSubstr("UTF-8"));
+  const auto spec =
+      ResolveSpec(Request(R"({"name": "j", "workload": {"command": ["\ud83d\uDE00", "\\ud83d\\ude00"]}})"));
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->workload().command(0), "\xF0\x9F\x98\x80");
+  EXPECT_EQ(spec->workload().command(1), "\\ud83d\\ude00");
+}
+
 TEST(SpecTest, AliasesCannotStandForAMountain) {
   std::string bomb = "x0: &x0 [1,1,1,1,1,1,1,1,1,1]\n";
   for (int i = 1; i < 12; ++i) {
@@ -174,6 +188,42 @@ TEST(SpecTest, AliasesCannotStandForAMountain) {
   }
   absl::StrAppend(&bomb, "model: {config: {a: *x11}}\n");
   EXPECT_FALSE(ResolveSpec(Request(bomb)).ok());
+}
+
+TEST(SpecTest, StrayBracketsAreRefused) {
+  for (const std::string stray : {"]", "}", "] ]", "...\n]", "- a\n]"}) {
+    EXPECT_FALSE(ResolveSpec(Request(absl::StrCat(kGood, stray))).ok()) << stray;
+    EXPECT_FALSE(ResolveSpec(Request(stray)).ok()) << stray;
+  }
+}
+
+TEST(SpecTest, DeepNestingIsRefused) {
+  for (const std::string_view bracket : {"[", "{", "- ", "? ", "{a: "}) {
+    std::string text;
+    for (int i = 0; i < 100000; ++i) text += bracket;
+    EXPECT_FALSE(ResolveSpec(Request(text)).ok()) << bracket;
+  }
+}
+
+TEST(SpecTest, DamagedTextIsRefusedOrResolvesToItself) {
+  int refused = 0;
+  for (unsigned seed = 0; seed < 5000; ++seed) {
+    const std::string text = Mutator(seed).Damage(kGood);
+    const auto once = ResolveSpec(Request(text));
+    if (!once.ok()) {
+      ++refused;
+      ASSERT_EQ(once.status().code(), absl::StatusCode::kInvalidArgument) << "seed " << seed << ": " << text;
+      ASSERT_FALSE(ViolationsOf(once.status()).empty()) << once.status() << "seed " << seed << ": " << text;
+      continue;
+    }
+    v1::CreateJobRequest again;
+    *again.mutable_spec() = *once;
+    const auto twice = ResolveSpec(again);
+    ASSERT_TRUE(twice.ok()) << twice.status() << " seed " << seed << ": " << text;
+    EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(*once, *twice)) << "seed " << seed << ": " << text;
+  }
+  EXPECT_GT(refused, 2500);
+  EXPECT_LT(refused, 5000);
 }
 
 TEST(StatusDetailsTest, SurviveTheWire) {

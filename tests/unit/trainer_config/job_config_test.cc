@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/unit/mutation.h"
 #include "worker/trainer/config/error.h"
 #include "worker/trainer/config/job.h"
 
@@ -84,6 +85,24 @@ TEST(JobConfigTest, RefusesWhatIsNotAnObject) {
   EXPECT_NE(ErrorOf("[]"), "");
   EXPECT_NE(ErrorOf("{"), "");
   EXPECT_NE(ErrorOf("null"), "");
+}
+
+TEST(JobConfigTest, ADamagedFileIsRefusedOrReadsBack) {
+  JsonValue job = Minimal();
+  job.Set("precision", ParseJson(R"({"policy": "FP8", "loss_scale": {"mode": "NONE"}, "fp8": {"margin": 0}})"));
+  const std::string good = JobToJson(ParseJob(job.ToString()));
+  int refused = 0;
+  for (unsigned seed = 0; seed < 5000; ++seed) {
+    const std::string text = Mutator(seed).Damage(good);
+    try {
+      const std::string resolved = JobToJson(ParseJob(text));
+      EXPECT_EQ(JobToJson(ParseJob(resolved)), resolved) << "seed " << seed << ": " << text;
+    } catch (const TrainerError& error) {
+      EXPECT_EQ(error.cause(), EndCause::kBadConfig) << "seed " << seed << ": " << text;
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 2500);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/unit/mutation.h"
 #include "worker/trainer/hash/xxh64.h"
 
 namespace mp::trainer {
@@ -81,6 +82,23 @@ TEST(JsonTest, WritesWhatItReads) {
   const std::string text = R"({"z":1,"a":[true,null,"\u0001\u007f\n"],"d":1e-300})";
   EXPECT_EQ(ParseJson(ParseJson(text).ToString()), ParseJson(text));
   EXPECT_EQ(JsonValue(std::string("bad \xFF byte")).ToString(), "\"bad \\ufffd byte\"");
+}
+
+TEST(JsonTest, DamagedTextIsRefusedOrReadsBack) {
+  const std::string good = R"({"name":"j","a":[1,-2.5e3,true,null,"\u00e9\ud83d\ude00"],"b":{"c":{"d":"12"},"e":""}})";
+  int refused = 0;
+  for (unsigned seed = 0; seed < 20000; ++seed) {
+    const std::string text = Mutator(seed).Damage(good);
+    try {
+      const std::string written = ParseJson(text).ToString();
+      EXPECT_EQ(ParseJson(written).ToString(), written) << "seed " << seed << ": " << text;
+    } catch (const JsonError& error) {
+      ++refused;
+      EXPECT_STRNE(error.what(), "");
+    }
+  }
+  EXPECT_GT(refused, 10000);
+  EXPECT_LT(refused, 20000);
 }
 
 TEST(Xxh64Test, GivesTheSpecificationsVectors) {

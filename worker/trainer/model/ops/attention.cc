@@ -87,7 +87,7 @@ class RotaryAttentionFunction : public torch::autograd::Function<RotaryAttention
     auto [out, log_sum_exp] = at::_scaled_dot_product_flash_attention_for_cpu(
         Heads(rotated_q, heads, head_dim), RepeatHeads(Heads(rotated_k, kv_heads, head_dim), times),
         RepeatHeads(Heads(v, kv_heads, head_dim), times), 0.0, /*is_causal=*/true);
-    const at::Tensor merged = FromFloatTensor(MergeHeads(out), 1.0F, q.scalar_type());
+    at::Tensor merged = FromFloatTensor(MergeHeads(out), 1.0F, q.scalar_type());
     ctx->save_for_backward({rotated_q, rotated_k, v, merged, log_sum_exp, cos, sin});
     ctx->saved_data["heads"] = heads;
     ctx->saved_data["kv_heads"] = kv_heads;
