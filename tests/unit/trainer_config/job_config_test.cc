@@ -81,6 +81,15 @@ TEST(JobConfigTest, TheResolvedFormReadsBackTheSame) {
   }
 }
 
+TEST(JobConfigTest, TheNodeClassSaysTheDevice) {
+  EXPECT_EQ(ParseJob(Minimal().ToString()).device, JobConfig::Device::kCPU);
+  JsonValue job = Minimal();
+  job.Set("resources", ParseJson(R"({"nodes": 2, "node_class": "P5"})"));
+  EXPECT_EQ(ParseJob(job.ToString()).device, JobConfig::Device::kCUDA);
+  job.Set("resources", ParseJson(R"({"node_class": "P6"})"));
+  EXPECT_THAT(ErrorOf(job.ToString()), HasSubstr("resources.node_class"));
+}
+
 TEST(JobConfigTest, RefusesWhatIsNotAnObject) {
   EXPECT_NE(ErrorOf("[]"), "");
   EXPECT_NE(ErrorOf("{"), "");

@@ -18,6 +18,9 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 template <typename T>
 using Names = std::vector<std::pair<std::string, T>>;
 
+const Names<JobConfig::Device> kDevices = {{"CPU", JobConfig::Device::kCPU},
+                                           {"P4", JobConfig::Device::kCUDA},
+                                           {"P5", JobConfig::Device::kCUDA}};
 const Names<Policy> kPolicies = {
     {"FP32", Policy::kFP32}, {"BF16", Policy::kBF16}, {"FP16", Policy::kFP16}, {"FP8", Policy::kFP8}};
 const Names<ScalarType> kDtypes = {
@@ -290,8 +293,9 @@ JobConfig ParseJob(const std::string& json_text) {
   ParsePrecision(&violations, fields.Get("precision"), &job.precision);
   ParseData(&violations, fields.Get("data"), &job.data);
   ParseTraining(&violations, fields.Get("training"), &job.training);
+  FieldReader(&violations, "resources", fields.Get("resources")).Enum("node_class", kDevices, &job.device);
   // The controller's business: accepted as they are.
-  for (const char* name : {"sharding", "resources", "scheduling", "restart"}) fields.Get(name);
+  for (const char* name : {"sharding", "scheduling", "restart"}) fields.Get(name);
   if (fields.Has("workload")) fields.Violate("workload", "a job with a program of its own is not run by mp-trainer");
   fields.RefuseOthers();
   if (job.training.eval_strategy != TrainingConfig::EvalStrategy::kNo && job.data.eval.empty()) {

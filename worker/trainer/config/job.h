@@ -87,7 +87,9 @@ struct TrainingConfig {
 };
 
 struct JobConfig {
+  enum class Device { kCPU, kCUDA };
   std::string name;
+  Device device = Device::kCPU;  // what hosts of resources.node_class train on
   ModelConfig model;
   PrecisionConfig precision;
   DataConfig data;
