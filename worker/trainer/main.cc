@@ -133,9 +133,10 @@ int Run(const Arguments& arguments) {
     }
     // Never a job for GPUs on a processor in silence: it would hold them and be slower by orders of magnitude.
     if (job.device == JobConfig::Device::kCUDA) {
-      throw TrainerError(EndCause::kBadConfig,
-                         "resources.node_class: hosts of class P4 and P5 train with CUDA, which this mp-trainer is built "
-                         "without; CPU is the class that it runs");
+      throw TrainerError(
+          EndCause::kBadConfig,
+          "resources.node_class: hosts of class P4 and P5 train with CUDA, which this mp-trainer is built "
+          "without; CPU is the class that it runs");
     }
     Train(job, rendezvous, reporter.get(), &step);
     return 0;

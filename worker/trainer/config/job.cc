@@ -18,9 +18,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 template <typename T>
 using Names = std::vector<std::pair<std::string, T>>;
 
-const Names<JobConfig::Device> kDevices = {{"CPU", JobConfig::Device::kCPU},
-                                           {"P4", JobConfig::Device::kCUDA},
-                                           {"P5", JobConfig::Device::kCUDA}};
+const Names<JobConfig::Device> kDevices = {
+    {"CPU", JobConfig::Device::kCPU}, {"P4", JobConfig::Device::kCUDA}, {"P5", JobConfig::Device::kCUDA}};
 const Names<Policy> kPolicies = {
     {"FP32", Policy::kFP32}, {"BF16", Policy::kBF16}, {"FP16", Policy::kFP16}, {"FP8", Policy::kFP8}};
 const Names<ScalarType> kDtypes = {
