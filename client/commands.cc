@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "client/exit_code.h"
 #include "client/render.h"
+#include "proto/utf8.h"
 
 namespace mp::client {
 namespace {
@@ -91,6 +92,10 @@ int Submit(Connection* connection, const SubmitOptions& options) {
   request.set_request_id(RandomUuid());
   std::error_code error;
   request.set_working_directory(std::filesystem::current_path(error).string());
+  if (const std::string why = WhyNotUtf8(request.working_directory()); !why.empty()) {
+    return Report(absl::InvalidArgumentError(absl::StrCat(
+        "the name of the working directory, which relative paths of the spec start from, is not UTF-8 text: ", why)));
+  }
   v1::Job job;
   // May be repeated: the request id makes it one job.
   const absl::Status status = connection->Call(

@@ -11,6 +11,7 @@
 #include "client/dev_cluster.h"
 #include "client/exit_code.h"
 #include "client/terminal.h"
+#include "proto/utf8.h"
 
 namespace {
 
@@ -97,6 +98,10 @@ class Program {
   }
 
   int Run(int argc, char** argv) {
+    if (const std::string why = mp::WhyArgumentsAreNotUtf8(argc, argv); !why.empty()) {
+      std::fprintf(stderr, "mpctl: %s\n", why.c_str());
+      return kUsage;
+    }
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "proto/utf8.h"
 #include "server/controller.h"
 
 namespace {
@@ -88,6 +89,10 @@ int main(int argc, char** argv) {
   app.add_option("--shared-root", options.coordinator.shared_root,
                  "Folder that every host sees, for relative paths of specs; default: the submitter's directory");
   app.add_option("--address-file", address_file, "Write the addresses here as JSON once serving");
+  if (const std::string why = mp::WhyArgumentsAreNotUtf8(argc, argv); !why.empty()) {
+    std::fprintf(stderr, "mp-controller: %s\n", why.c_str());
+    return 2;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/time_util.h"
 #include "server/api/status_details.h"
@@ -24,6 +26,16 @@ absl::Status Coordinator::Register(const std::shared_ptr<WorkerSession>& session
   if (message.node_name().empty() || message.instance_id().empty() || message.devices().empty()) {
     return WithReason(
         absl::InvalidArgumentError("a worker registers with a node name, an instance id and at least one device"),
+        "INVALID_REGISTER");
+  }
+  // It stands in tables, metric labels and commands.
+  if (!std::ranges::all_of(message.node_name(),
+                           [](char c) { return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-'; }) ||
+      message.node_name().size() > 253) {
+    return WithReason(
+        absl::InvalidArgumentError(absl::StrCat(
+            "node name \"", absl::CHexEscape(message.node_name()),
+            "\": letters, digits, \".\", \"_\" and \"-\" are allowed, at most 253 of them; see --node-name")),
         "INVALID_REGISTER");
   }
   const absl::MutexLock lock(&mutex_);

@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "google/protobuf/duration.pb.h"
+#include "proto/utf8.h"
 #include "server/spec/spec.h"
 
 namespace mp {
@@ -296,17 +297,6 @@ class Walker {
   int nodes_ = 0;
   bool overflowed_ = false;
 };
-
-// Strings of a message must be UTF-8, or the message can be written and never read again. Empty: it is.
-std::string WhyNotUtf8(std::string_view text) {
-  try {
-    nlohmann::json(text).dump();
-    return "";
-  } catch (const nlohmann::json::type_error& error) {
-    const std::string_view what = error.what();
-    return std::string(what.substr(what.find("] ") + 2));
-  }
-}
 
 // JSON writes characters beyond U+FFFF as two escapes, which YAML does not know: they are written out.
 std::string WithoutSurrogates(std::string_view text) {

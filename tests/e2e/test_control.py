@@ -1,10 +1,11 @@
 """Submitting, refusing, queueing, cancelling, and what mpctl says about it."""
 
 import json
+import subprocess
 import unittest
 
 import specs
-from cluster import Cluster
+from cluster import BIN, Cluster
 
 
 class ControlTest(unittest.TestCase):
@@ -66,9 +67,6 @@ class ControlTest(unittest.TestCase):
         script = 'echo "$RANK/$WORLD_SIZE/$LOCAL_RANK $MASTER_ADDR:$MASTER_PORT"; printf "\\377tail without newline"'
         self.cluster.submit(specs.command("program", ["sh", "-c", script], nodes=2))
         self.cluster.wait_final("program")
-        import subprocess
-
-        from cluster import BIN
         raw = subprocess.run([BIN / "mpctl", "logs", "program", "--rank", "1"], cwd=self.cluster.work,
                              env=self.cluster.env, capture_output=True, check=True).stdout
         self.assertRegex(raw, rb"^1/2/0 [0-9.]+:[0-9]+\n\xfftail without newline$")
@@ -83,6 +81,19 @@ class ControlTest(unittest.TestCase):
         self.assertEqual(again.returncode, 8)
         lost = self.cluster.mpctl("--server", "127.0.0.1:1", "get", "jobs", check=False)
         self.assertEqual(lost.returncode, 5)
+
+    def test_names_that_are_refused(self):
+        for argv in (["get", "job", b"a\xff"], ["submit", "--name", b"\xff"], ["cancel", b"\xff"]):
+            result = subprocess.run([BIN / "mpctl", *argv], cwd=self.cluster.work, env=self.cluster.env, capture_output=True)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(b"is not UTF-8", result.stderr)
+        address = json.loads((self.cluster.data / "controller.json").read_text())["address"]
+        node = self.cluster.mpctl_json("get", "nodes")["nodes"][0]["name"]
+        for name, status in ((b"\xff", 2), ("two words", 1), (node, 1)):
+            result = subprocess.run([BIN / "mp-worker", "--controller", address, "--data-dir", self.cluster.root / "misnamed",
+                                     "--node-name", name], env=self.cluster.env, capture_output=True, timeout=30)
+            self.assertEqual(result.returncode, status, result.stderr)
+            self.assertIn(b"--node-name" if status == 1 else b"UTF-8", result.stderr)
 
     def test_output_directory_belongs_to_one_job(self):
         self.cluster.submit(specs.training("owner", steps=2))

@@ -131,8 +131,10 @@ absl::Status Agent::Run() {
                             next_heartbeat_ = absl::InfiniteFuture();
                             if (stopping_) return;
                             spdlog::warn("no connection to the controller: {}", status.error_message());
-                            if (status.error_code() == grpc::StatusCode::ALREADY_EXISTS && !registered_once_) {
-                              end_ = absl::AlreadyExistsError(status.error_message());
+                            const bool refused = status.error_code() == grpc::StatusCode::ALREADY_EXISTS ||
+                                                 status.error_code() == grpc::StatusCode::INVALID_ARGUMENT;
+                            if (refused && !registered_once_) {
+                              end_ = absl::FailedPreconditionError(status.error_message());
                               stopping_ = true;
                             }
                           });

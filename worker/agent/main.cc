@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "proto/utf8.h"
 #include "worker/agent/agent.h"
 
 namespace {
@@ -85,6 +86,10 @@ int main(int argc, char** argv) {
                  "Network interface of the ranks' traffic; default: by the route to rank 0");
   app.add_option("--trainer", options.trainer, "Path of mp-trainer")->capture_default_str();
   app.add_option("--ready-file", ready_file, "Write name and process id here as JSON once registered");
+  if (const std::string why = mp::WhyArgumentsAreNotUtf8(argc, argv); !why.empty()) {
+    std::fprintf(stderr, "mp-worker: %s\n", why.c_str());
+    return 2;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

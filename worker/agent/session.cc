@@ -74,8 +74,8 @@ void Session::RunStream() {
     const absl::MutexLock lock(&mutex_);
     stream_ = nullptr;
     queue_.clear();
-    // The writer may be inside Write of this stream.
-    context.TryCancel();
+    // The writer may be inside Write of this stream, which fails now that the stream is over. Not cancelled: that would
+    // hide the status with which the controller has ended it.
     mutex_.Await(absl::Condition(
         +[](Session* self) ABSL_NO_THREAD_SAFETY_ANALYSIS { return !self->writing_; }, this));
     context_ = nullptr;

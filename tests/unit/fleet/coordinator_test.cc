@@ -208,6 +208,15 @@ TEST_F(CoordinatorTest, TwoLiveWorkersCannotShareAName) {
   EXPECT_EQ(cluster_.TryConnect(thief, "w0", "2", {}, 1).code(), absl::StatusCode::kAlreadyExists);
 }
 
+TEST_F(CoordinatorTest, ANodesNameIsPlain) {
+  auto worker = std::make_shared<FakeWorker>();
+  for (const std::string& name :
+       {std::string("two words"), std::string("a\nb"), std::string("a/b"), std::string(300, 'a')}) {
+    EXPECT_EQ(cluster_.TryConnect(worker, name, "2", {}, 1).code(), absl::StatusCode::kInvalidArgument) << name;
+  }
+  EXPECT_TRUE(cluster_.TryConnect(worker, "p5-host_1.example.org", "2", {}, 1).ok());
+}
+
 TEST_F(CoordinatorTest, AControllersRestartLeavesARunningJobAlone) {
   const v1::AttemptId id = cluster_.Run("job", w0_, w1_);
   cluster_.RestartController();
