@@ -185,9 +185,8 @@ int Describe(Connection* connection, const std::string& name) {
   request.set_name(name);
   const auto stream = connection->jobs().WatchJob(&context, request);
   v1::WatchJobResponse response;
-  int64_t last = 0;
-  absl::SimpleAtoi(job->etag(), &last);
-  while (static_cast<int64_t>(events.size()) < last && stream->Read(&response)) events.push_back(response.event());
+  while ((events.empty() || events.back().sequence() < job->last_event_sequence()) && stream->Read(&response))
+    events.push_back(response.event());
   context.TryCancel();
   stream->Finish();
   Print(DescribeJob(*job, events, absl::Now()));

@@ -141,7 +141,8 @@ absl::Status Coordinator::Write(const v1::Job& job, std::vector<v1::JobEvent> ev
   v1::Job written = job;
   int64_t& last = last_event_[job.uid()];
   int64_t next = last;
-  written.set_etag(absl::StrCat(last + static_cast<int64_t>(events.size())));
+  written.set_last_event_sequence(last + static_cast<int64_t>(events.size()));
+  written.set_etag(absl::StrCat(written.last_event_sequence()));
   transaction.jobs.push_back(written);
   for (v1::JobEvent& event : events) {
     event.set_sequence(++next);

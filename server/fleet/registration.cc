@@ -12,11 +12,8 @@
 #include "server/job/state_machine.h"
 
 namespace mp {
-namespace {
 
 using google::protobuf::util::TimeUtil;
-
-}  // namespace
 
 bool Coordinator::IsHeldElsewhere(const NodeState& node, const v1::Register& message) const {
   return node.session != nullptr && node.instance_id != message.instance_id() && clock_.monotonic() < node.lease_end;
@@ -39,8 +36,8 @@ absl::Status Coordinator::Register(const std::shared_ptr<WorkerSession>& session
         "INVALID_REGISTER");
   }
   const absl::MutexLock lock(&mutex_);
-  NodeState& node = nodes_[message.node_name()];
-  if (IsHeldElsewhere(node, message)) {
+  const auto known = nodes_.find(message.node_name());
+  if (known != nodes_.end() && IsHeldElsewhere(known->second, message)) {
     return WithReason(
         absl::AlreadyExistsError(absl::StrCat("another live worker is registered as ", message.node_name(),
                                               "; give this one another --node-name")),
@@ -59,6 +56,7 @@ absl::Status Coordinator::Register(const std::shared_ptr<WorkerSession>& session
   transaction.nodes.push_back(record);
   if (absl::Status status = store_->Commit(transaction); !status.ok()) return status;
 
+  NodeState& node = nodes_[message.node_name()];
   if (node.session != nullptr && node.session != session)
     node.session->Close(absl::AbortedError("replaced by a newer connection of this worker"));
   node.record = std::move(record);

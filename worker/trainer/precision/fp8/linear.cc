@@ -1,6 +1,7 @@
 #include "worker/trainer/precision/fp8/linear.h"
 
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/custom_class.h>
 
 #include <algorithm>
 #include <optional>
@@ -14,11 +15,16 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// Autograd keeps plain values and counted objects between forward and backward: this carries the state's address.
+struct StateReference : torch::CustomClassHolder {
+  explicit StateReference(LinearState* referent) : state(referent) {}
+  LinearState* state;
+};
+
 class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const std::optional<at::Tensor>& bias, int64_t state_address) {
-    auto* state = reinterpret_cast<LinearState*>(state_address);
+                            const std::optional<at::Tensor>& bias, LinearState* state) {
     const at::Tensor rows = x.reshape({-1, x.size(-1)}).contiguous();
     TORCH_CHECK(WhyNotEligible(weight.size(0), weight.size(1), rows.size(0)).empty(), state->name(), ": ",
                 WhyNotEligible(weight.size(0), weight.size(1), rows.size(0)));
@@ -30,7 +36,7 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
     at::Tensor y = MatMul(qx.values, false, qw.values, true, alpha, x.scalar_type());
     if (bias) AddBias(&y, *bias);
     ctx->save_for_backward({qx.codes, weight});
-    ctx->saved_data["state"] = state_address;
+    ctx->saved_data["state"] = c10::IValue::make_capsule(c10::make_intrusive<StateReference>(state));
     ctx->saved_data["input_scale"] = static_cast<double>(input_scale);
     ctx->saved_data["weight_scale"] = static_cast<double>(weight_scale);
     ctx->saved_data["has_bias"] = bias.has_value();
@@ -40,7 +46,8 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    auto* state = reinterpret_cast<LinearState*>(ctx->saved_data["state"].toInt());
+    LinearState* state =
+        c10::static_intrusive_pointer_cast<StateReference>(ctx->saved_data["state"].toCapsule())->state;
     const auto input_scale = static_cast<float>(ctx->saved_data["input_scale"].toDouble());
     const auto weight_scale = static_cast<float>(ctx->saved_data["weight_scale"].toDouble());
     const auto saved = ctx->get_saved_variables();
@@ -80,9 +87,7 @@ Quantised LinearState::Cast(const at::Tensor& x, TensorState* state, Format form
 }
 
 at::Tensor Fp8Linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, LinearState* state) {
-  // Autograd arguments are tensors or plain values: the state travels as its address.
-  return Fp8LinearFunction::apply(x, weight, bias.defined() ? std::optional(bias) : std::nullopt,
-                                  reinterpret_cast<int64_t>(state));
+  return Fp8LinearFunction::apply(x, weight, bias.defined() ? std::optional(bias) : std::nullopt, state);
 }
 
 std::string WhyNotEligible(int64_t out_features, int64_t in_features, int64_t tokens) {
