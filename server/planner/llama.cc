@@ -10,7 +10,8 @@ int64_t ParameterCount(const LlamaDimensions& m) {
   int64_t mlp = 3 * m.hidden_size * m.intermediate_size;
   if (m.mlp_bias) mlp += 2 * m.intermediate_size + m.hidden_size;
   const int64_t norms = 2 * m.hidden_size;
-  return 2 * m.vocab_size * m.hidden_size + m.num_hidden_layers * (attention + mlp + norms) + m.hidden_size;
+  const int64_t tables = m.tie_word_embeddings ? 1 : 2;
+  return tables * m.vocab_size * m.hidden_size + m.num_hidden_layers * (attention + mlp + norms) + m.hidden_size;
 }
 
 bool HasFp8EligibleLinear(const LlamaDimensions& m) {

@@ -18,9 +18,9 @@ struct LlamaDimensions {
   int64_t head_dim = 128;
   bool attention_bias = false;
   bool mlp_bias = false;
+  bool tie_word_embeddings = false;
 };
 
-// Untied embeddings.
 int64_t ParameterCount(const LlamaDimensions& model);
 
 // Whether any linear layer has both dims a multiple of 16.

@@ -36,12 +36,21 @@ void CheckLossScale(const v1::LossScaleSpec& scale, Violations* violations) {
   only_dynamic("growth_factor", scale.has_growth_factor());
   only_dynamic("backoff_factor", scale.has_backoff_factor());
   only_dynamic("growth_interval", scale.has_growth_interval());
+  only_dynamic("min_scale", scale.has_min_scale());
   if (dynamic) {
     check.Number("init_scale", scale.init_scale(), scale.init_scale() > 0, "finite and greater than 0");
     check.Number("growth_factor", scale.growth_factor(), scale.growth_factor() > 1, "finite and greater than 1");
     check.Number("backoff_factor", scale.backoff_factor(), scale.backoff_factor() > 0 && scale.backoff_factor() < 1,
                  "between 0 and 1, both excluded");
     check.Range("growth_interval", scale.growth_interval(), 1);
+    check.Number("min_scale", scale.min_scale(), scale.min_scale() >= 0 && scale.min_scale() <= scale.init_scale(),
+                 "at least 0 (0: no floor) and at most init_scale");
+  }
+  if (scale.mode() == v1::LossScaleSpec::NONE) {
+    if (scale.has_max_consecutive_skips())
+      check.Violate("max_consecutive_skips", "is read with modes DYNAMIC and STATIC only; the mode is NONE");
+  } else {
+    check.Range("max_consecutive_skips", scale.max_consecutive_skips(), 0);
   }
   if (scale.mode() == v1::LossScaleSpec::STATIC) {
     check.Require("scale", scale.has_scale());
@@ -81,6 +90,31 @@ void CheckPrecision(const v1::JobSpec& spec, Violations* violations) {
   }
 }
 
+void CheckSharding(const v1::JobSpec& spec, Violations* violations) {
+  const v1::ShardingSpec& sharding = spec.sharding();
+  SectionCheck check("sharding", violations);
+  const auto strategy = sharding.strategy();
+  const std::string name = v1::ShardingSpec::Strategy_Name(strategy);
+  const bool hybrid = strategy == v1::ShardingSpec::HYBRID_SHARD;
+  if (hybrid) {
+    check.Range("hybrid_shard_degree", sharding.hybrid_shard_degree(), 1);
+    const int64_t ranks = int64_t{spec.resources().nodes()} * spec.resources().devices_per_node();
+    if (sharding.hybrid_shard_degree() > 0 && ranks > 0 && ranks % sharding.hybrid_shard_degree() != 0) {
+      check.Violate("hybrid_shard_degree",
+                    absl::StrCat(sharding.hybrid_shard_degree(),
+                                 " does not divide the number of ranks, resources.nodes x devices_per_node = ", ranks));
+    }
+  } else if (sharding.has_hybrid_shard_degree()) {
+    check.Violate("hybrid_shard_degree",
+                  absl::StrCat("is read with strategy HYBRID_SHARD only; the strategy is ", name));
+  }
+  if (sharding.reshard_after_forward() && !hybrid && strategy != v1::ShardingSpec::FULL_SHARD) {
+    check.Violate("reshard_after_forward",
+                  absl::StrCat("true does not go with strategy ", name,
+                               ", which keeps parameters gathered; use FULL_SHARD or HYBRID_SHARD, or leave it out"));
+  }
+}
+
 void CheckData(const v1::JobSpec& spec, Violations* violations) {
   SectionCheck check("data", violations);
   if (spec.data().train().empty()) check.Violate("train", "at least one source is required");
@@ -102,6 +136,14 @@ void CheckTraining(const v1::TrainingSpec& training, Violations* violations) {
   check.Range("per_device_eval_batch_size", training.per_device_eval_batch_size(), 1);
   check.Range("gradient_accumulation_steps", training.gradient_accumulation_steps(), 1);
   check.Number("learning_rate", training.learning_rate(), training.learning_rate() > 0, "finite and greater than 0");
+  if (training.optim() == v1::TrainingSpec::SGD) {
+    check.Number("momentum", training.momentum(), training.momentum() >= 0 && training.momentum() < 1,
+                 "at least 0 and less than 1");
+  } else if (training.has_momentum()) {
+    check.Violate("momentum", absl::StrCat("is read with optim SGD only; the optimizer is ",
+                                           v1::TrainingSpec::Optimizer_Name(training.optim())));
+  }
+  check.Range("activation_checkpointing.every_n_layers", training.activation_checkpointing().every_n_layers(), 1);
   check.Range("warmup_steps", training.warmup_steps(), 0);
   if (training.max_steps() > 0 && training.warmup_steps() > training.max_steps()) {
     check.Violate("warmup_steps",
@@ -188,6 +230,7 @@ void CheckSpec(const v1::JobSpec& spec, Violations* violations) {
   } else {
     CheckModelConfig(spec, violations);
     CheckPrecision(spec, violations);
+    CheckSharding(spec, violations);
     CheckData(spec, violations);
     CheckTraining(spec.training(), violations);
   }

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "server/spec/spec.h"
 
 namespace mp {
@@ -34,7 +36,9 @@ void FillPrecision(v1::PrecisionSpec* precision) {
     MP_DEFAULT(scale, growth_factor, 2.0);
     MP_DEFAULT(scale, backoff_factor, 0.5);
     MP_DEFAULT(scale, growth_interval, 2000);
+    MP_DEFAULT(scale, min_scale, std::min(1.0, scale->init_scale()));
   }
+  if (scale->mode() != v1::LossScaleSpec::NONE) MP_DEFAULT(scale, max_consecutive_skips, 100);
   if (precision->policy() == v1::PrecisionSpec::FP8) {
     auto* fp8 = precision->mutable_fp8();
     MP_DEFAULT(fp8, format, v1::Fp8Spec::HYBRID);
@@ -43,6 +47,17 @@ void FillPrecision(v1::PrecisionSpec* precision) {
     MP_DEFAULT(fp8, amax_compute_algo, v1::Fp8Spec::MAX);
     MP_DEFAULT(fp8, margin, 0);
   }
+}
+
+void FillSharding(const v1::JobSpec& spec, v1::ShardingSpec* sharding) {
+  MP_DEFAULT(sharding, strategy, v1::ShardingSpec::FULL_SHARD);
+  const bool hybrid = sharding->strategy() == v1::ShardingSpec::HYBRID_SHARD;
+  if (hybrid) MP_DEFAULT(sharding, hybrid_shard_degree, spec.resources().devices_per_node());
+  MP_DEFAULT(sharding, reshard_after_forward, hybrid || sharding->strategy() == v1::ShardingSpec::FULL_SHARD);
+  MP_DEFAULT(sharding, forward_prefetch, true);
+  MP_DEFAULT(sharding, backward_prefetch, v1::ShardingSpec::BACKWARD_PRE);
+  MP_DEFAULT(sharding, limit_all_gathers, true);
+  MP_DEFAULT(sharding, sync_each_batch, true);
 }
 
 void FillData(v1::DataSpec* data) {
@@ -60,6 +75,8 @@ void FillTraining(v1::TrainingSpec* training) {
   MP_DEFAULT(training, lr_scheduler_type, v1::TrainingSpec::LINEAR);
   MP_DEFAULT(training, warmup_steps, 0);
   MP_DEFAULT(training, min_lr_ratio, 0.0);
+  MP_DEFAULT(training, optim, v1::TrainingSpec::ADAMW);
+  if (training->optim() == v1::TrainingSpec::SGD) MP_DEFAULT(training, momentum, 0.0);
   MP_DEFAULT(training, weight_decay, 0.0);
   MP_DEFAULT(training, adam_beta1, 0.9);
   MP_DEFAULT(training, adam_beta2, 0.999);
@@ -70,22 +87,24 @@ void FillTraining(v1::TrainingSpec* training) {
   MP_DEFAULT(training, logging_steps, 10);
   MP_DEFAULT(training, seed, 42);
   MP_DEFAULT(training, resume_from_checkpoint, "none");
+  MP_DEFAULT(training->mutable_activation_checkpointing(), mode, v1::ActivationCheckpointingSpec::NONE);
+  MP_DEFAULT(training->mutable_activation_checkpointing(), every_n_layers, 1);
 }
 
 }  // namespace
 
 void FillDefaults(v1::JobSpec* spec) {
-  if (!spec->has_workload()) {
-    MP_DEFAULT(spec->mutable_model(), init_from, "");
-    FillPrecision(spec->mutable_precision());
-    MP_DEFAULT(spec->mutable_sharding(), strategy, v1::ShardingSpec::FULL_SHARD);
-    FillData(spec->mutable_data());
-    FillTraining(spec->mutable_training());
-  }
   auto* resources = spec->mutable_resources();
   MP_DEFAULT(resources, nodes, 1);
   MP_DEFAULT(resources, devices_per_node, 1);
   MP_DEFAULT(resources, node_class, v1::ResourceSpec::CPU);
+  if (!spec->has_workload()) {
+    MP_DEFAULT(spec->mutable_model(), init_from, "");
+    FillPrecision(spec->mutable_precision());
+    FillSharding(*spec, spec->mutable_sharding());
+    FillData(spec->mutable_data());
+    FillTraining(spec->mutable_training());
+  }
   auto* scheduling = spec->mutable_scheduling();
   MP_DEFAULT(scheduling, queue, "default");
   MP_DEFAULT(scheduling, priority, 0);

@@ -73,10 +73,6 @@ void CheckFixedKeys(ConfigReader* reader, SectionCheck* check) {
   if (const Value* value = reader->Get("hidden_act"); value != nullptr && value->string_value() != "silu") {
     check->Violate("hidden_act", "must be \"silu\"");
   }
-  if (const Value* value = reader->Get("tie_word_embeddings");
-      value != nullptr && (!value->has_bool_value() || value->bool_value())) {
-    check->Violate("tie_word_embeddings", "tied embeddings are not supported yet; it must be false");
-  }
   if (const Value* value = reader->Get("attention_dropout");
       value != nullptr && (!value->has_number_value() || value->number_value() != 0)) {
     check->Violate("attention_dropout", "must be 0");
@@ -152,6 +148,7 @@ void CheckModelConfig(const v1::JobSpec& spec, Violations* violations) {
   reader.Positive("rope_theta", HUGE_VAL);
   reader.Bool("attention_bias", &dimensions.attention_bias);
   reader.Bool("mlp_bias", &dimensions.mlp_bias);
+  reader.Bool("tie_word_embeddings", &dimensions.tie_word_embeddings);
   CheckFixedKeys(&reader, &check);
   reader.RefuseOthers();
 

@@ -66,9 +66,55 @@ TEST(SpecTest, FillsEveryDefault) {
   EXPECT_EQ(fp16->precision().loss_scale().growth_interval(), 2000);
 }
 
+TEST(SpecTest, ShardingFollowsItsStrategy) {
+  const auto full = ResolveSpec(Request(kGood));
+  ASSERT_TRUE(full.ok()) << full.status();
+  EXPECT_EQ(full->sharding().strategy(), v1::ShardingSpec::FULL_SHARD);
+  EXPECT_TRUE(full->sharding().reshard_after_forward());
+  EXPECT_FALSE(full->sharding().has_hybrid_shard_degree());
+  const auto hybrid = ResolveSpec(
+      Request(kGood, {"sharding.strategy=HYBRID_SHARD", "resources.nodes=3", "resources.devices_per_node=8"}));
+  ASSERT_TRUE(hybrid.ok()) << hybrid.status();
+  EXPECT_EQ(hybrid->sharding().hybrid_shard_degree(), 8);
+  EXPECT_TRUE(hybrid->sharding().reshard_after_forward());
+  const auto kept = ResolveSpec(Request(kGood, {"sharding.strategy=SHARD_GRAD_OP"}));
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_FALSE(kept->sharding().reshard_after_forward());
+}
+
+TEST(SpecTest, ShardingThatContradictsItselfIsRefused) {
+  const auto found =
+      ViolationsFor(kGood, {"sharding.strategy=HYBRID_SHARD", "sharding.hybrid_shard_degree=3", "resources.nodes=4"});
+  EXPECT_THAT(found.at("sharding.hybrid_shard_degree"), HasSubstr("does not divide the number of ranks"));
+  EXPECT_THAT(Fields(ViolationsFor(kGood, {"sharding.strategy=NO_SHARD", "sharding.hybrid_shard_degree=1",
+                                           "sharding.reshard_after_forward=true"})),
+              UnorderedElementsAre("sharding.hybrid_shard_degree", "sharding.reshard_after_forward"));
+  EXPECT_THAT(Fields(ViolationsFor(kGood, {"sharding.backward_prefetch=BACKWARDS", "sharding.limit_all_gathers=2"})),
+              UnorderedElementsAre("sharding.backward_prefetch", "sharding.limit_all_gathers"));
+}
+
+TEST(SpecTest, OptimizerCheckpointingAndLossScaleAreChecked) {
+  EXPECT_THAT(Fields(ViolationsFor(kGood, {"training.momentum=0.9"})), UnorderedElementsAre("training.momentum"));
+  EXPECT_THAT(Fields(ViolationsFor(kGood, {"training.optim=SGD", "training.momentum=1",
+                                           "training.activation_checkpointing.every_n_layers=0"})),
+              UnorderedElementsAre("training.momentum", "training.activation_checkpointing.every_n_layers"));
+  EXPECT_THAT(Fields(ViolationsFor(
+                  kGood, {"precision.policy=FP16", "precision.loss_scale.init_scale=16",
+                          "precision.loss_scale.min_scale=32", "precision.loss_scale.max_consecutive_skips=-1"})),
+              UnorderedElementsAre("precision.loss_scale.min_scale", "precision.loss_scale.max_consecutive_skips"));
+  EXPECT_THAT(Fields(ViolationsFor(kGood, {"precision.loss_scale.max_consecutive_skips=5"})),
+              UnorderedElementsAre("precision.loss_scale.max_consecutive_skips"));
+}
+
 TEST(SpecTest, TheResolvedSpecResolvesToItself) {
-  for (const char* policy : {"FP32", "BF16", "FP16", "FP8"}) {
-    const auto once = ResolveSpec(Request(kGood, {absl::StrCat("precision.policy=", policy)}));
+  const std::vector<std::vector<std::string>> variants = {
+      {"precision.policy=FP32"},
+      {"precision.policy=BF16", "sharding.strategy=NO_SHARD"},
+      {"precision.policy=FP16", "sharding.strategy=SHARD_GRAD_OP"},
+      {"precision.policy=FP8", "sharding.strategy=HYBRID_SHARD"},
+      {"training.optim=SGD", "training.activation_checkpointing.mode=FULL"}};
+  for (const auto& variant : variants) {
+    const auto once = ResolveSpec(Request(kGood, variant));
     ASSERT_TRUE(once.ok());
     v1::CreateJobRequest again;
     *again.mutable_spec() = *once;

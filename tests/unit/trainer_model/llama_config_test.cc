@@ -40,7 +40,7 @@ TEST(LlamaConfigTest, ReadsBothFormsOfRopeTheta) {
 TEST(LlamaConfigTest, NamesEveryOffendingKeyAtOnce) {
   const std::string error =
       ErrorOf(R"({"model_type": "llama", "hidden_sise": 1, "hidden_act": "gelu", "vocab_size": "many",
-    "num_attention_heads": 3, "rope_scaling": {"rope_type": "yarn"}, "tie_word_embeddings": true})");
+    "num_attention_heads": 3, "rope_scaling": {"rope_type": "yarn"}, "tie_word_embeddings": 1})");
   for (const char* path :
        {"model.config.hidden_sise", "model.config.hidden_act", "model.config.vocab_size",
         "model.config.num_attention_heads", "model.config.rope_scaling", "model.config.tie_word_embeddings"}) {

@@ -17,7 +17,7 @@ TEST_P(LlamaGoldenTest, LogitsLossAndEveryGradientAgree) {
   const GoldenFile golden = ReadGolden(std::string("llama/") + GetParam() + ".safetensors");
   ModelConfig config;
   config.hf_config = ParseJson(golden.metadata.At("config").AsString());
-  const auto model = MakeModel(config, PrecisionConfig{}, 32, nullptr);
+  const auto model = MakeModel(config, PrecisionConfig{}, {}, 32, nullptr);
   const Batch batch{golden.tensors.at("input_ids"), golden.tensors.at("labels")};
 
   std::vector<ParameterList> parameters;

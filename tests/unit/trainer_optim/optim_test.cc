@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "worker/trainer/optim/adamw.h"
 #include "worker/trainer/optim/gradients.h"
+#include "worker/trainer/optim/optimizer.h"
 #include "worker/trainer/optim/schedule.h"
 #include "worker/trainer/sharding/single_rank.h"
 
@@ -56,7 +56,7 @@ TEST(AdamWTest, IsTheFusedKernelOfPyTorch) {
   training.weight_decay = 0.1;
   training.learning_rate = 0.01;
   std::vector<ShardView> shards = {Shard(at::randn({1001}), at::zeros({1001}), true)};
-  AdamW adam(training, shards);
+  const auto adam = MakeOptimizer(training, shards);
   at::Tensor p = shards[0].master.clone();
   at::Tensor m = at::zeros_like(p);
   at::Tensor v = at::zeros_like(p);
@@ -64,24 +64,24 @@ TEST(AdamWTest, IsTheFusedKernelOfPyTorch) {
   for (int i = 0; i < 10; ++i) {
     const at::Tensor gradient = at::randn({1001});
     shards[0].gradient = gradient.clone();
-    adam.Step(shards, {at::zeros({}), at::ones({}, at::kDouble), at::full({}, 0.5)});
+    adam->Step(shards, {at::zeros({}), at::ones({}, at::kDouble), at::full({}, 0.5)});
     step.add_(1);
     at::_fused_adamw_({p}, {gradient * 0.5}, {m}, {v}, {}, {step}, training.learning_rate, training.adam_beta1,
                       training.adam_beta2, training.weight_decay, training.adam_epsilon, false, false);
     EXPECT_LE((shards[0].master - p).abs().max().item<double>(), 5e-7) << i;
   }
-  EXPECT_TRUE(at::allclose(adam.exp_avg_sq()[0], v, 1e-5, 1e-9));
-  EXPECT_EQ(adam.applied_steps().item<int64_t>(), 10);
+  EXPECT_TRUE(at::allclose(adam->state().at("exp_avg_sq")[0], v, 1e-5, 1e-9));
+  EXPECT_EQ(adam->applied_steps().item<int64_t>(), 10);
 }
 
 TEST(AdamWTest, FoundInfChangesNothing) {
   const TrainingConfig training = Training(TrainingConfig::LrSchedule::kConstant);
   std::vector<ShardView> shards = {Shard(at::ones({8}), at::full({8}, INFINITY), true)};
-  AdamW adam(training, shards);
-  adam.Step(shards, {at::ones({}), at::ones({}, at::kDouble), at::ones({})});
+  const auto adam = MakeOptimizer(training, shards);
+  adam->Step(shards, {at::ones({}), at::ones({}, at::kDouble), at::ones({})});
   EXPECT_TRUE(at::equal(shards[0].master, at::ones({8})));
-  EXPECT_EQ(adam.applied_steps().item<int64_t>(), 0);
-  EXPECT_TRUE(at::equal(adam.exp_avg()[0], at::zeros({8})));
+  EXPECT_EQ(adam->applied_steps().item<int64_t>(), 0);
+  EXPECT_TRUE(at::equal(adam->state().at("exp_avg")[0], at::zeros({8})));
 }
 
 TEST(AdamWTest, DecayIsOnlyWhereItApplies) {
@@ -89,12 +89,66 @@ TEST(AdamWTest, DecayIsOnlyWhereItApplies) {
   training.warmup_steps = 0;
   training.weight_decay = 0.5;
   std::vector<ShardView> shards = {{at::ones({8}), at::zeros({8}), {{0, 3, true}, {4, 8, false}}}};
-  AdamW adam(training, shards);
-  adam.Step(shards, {at::zeros({}), at::ones({}, at::kDouble), at::ones({})});
+  const auto adam = MakeOptimizer(training, shards);
+  adam->Step(shards, {at::zeros({}), at::ones({}, at::kDouble), at::ones({})});
   const auto* p = shards[0].master.const_data_ptr<float>();
   EXPECT_FLOAT_EQ(p[0], 1 - 0.4F * 0.5F);
   EXPECT_FLOAT_EQ(p[3], 1.0F);
   EXPECT_FLOAT_EQ(p[7], 1.0F);
+}
+
+// The plain formulas of torch.optim, tensor by tensor.
+TEST(AdamTest, AddsTheDecayToTheGradient) {
+  at::manual_seed(3);
+  TrainingConfig training = Training(TrainingConfig::LrSchedule::kConstant);
+  training.optim = TrainingConfig::Optimizer::kAdam;
+  training.warmup_steps = 0;
+  training.weight_decay = 0.1;
+  training.learning_rate = 0.01;
+  std::vector<ShardView> shards = {Shard(at::randn({257}), at::zeros({257}), true)};
+  const auto adam = MakeOptimizer(training, shards);
+  at::Tensor p = shards[0].master.to(at::kDouble);
+  at::Tensor m = at::zeros_like(p);
+  at::Tensor v = at::zeros_like(p);
+  for (int t = 1; t <= 10; ++t) {
+    shards[0].gradient = at::randn({257});
+    const at::Tensor g = shards[0].gradient.to(at::kDouble) * 2.0 + 0.1 * p;
+    adam->Step(shards, {at::zeros({}), at::ones({}, at::kDouble), at::full({}, 2.0)});
+    m = 0.9 * m + 0.1 * g;
+    v = 0.999 * v + 0.001 * g * g;
+    p = p - 0.01 * (m / (1 - std::pow(0.9, t))) / ((v / (1 - std::pow(0.999, t))).sqrt() + 1e-8);
+    EXPECT_LE((shards[0].master - p).abs().max().item<double>(), 1e-6) << t;
+  }
+}
+
+TEST(SgdTest, IsTorchsWithAndWithoutMomentum) {
+  for (const double momentum : {0.0, 0.9}) {
+    at::manual_seed(4);
+    TrainingConfig training = Training(TrainingConfig::LrSchedule::kConstant);
+    training.optim = TrainingConfig::Optimizer::kSgd;
+    training.warmup_steps = 0;
+    training.weight_decay = 0.1;
+    training.momentum = momentum;
+    training.learning_rate = 0.05;
+    std::vector<ShardView> shards = {Shard(at::randn({257}), at::zeros({257}), true)};
+    const auto sgd = MakeOptimizer(training, shards);
+    EXPECT_EQ(sgd->state().size(), momentum > 0 ? 1U : 0U);
+    at::Tensor p = shards[0].master.to(at::kDouble);
+    at::Tensor b = at::zeros_like(p);
+    for (int i = 0; i < 10; ++i) {
+      shards[0].gradient = at::randn({257});
+      const at::Tensor g = shards[0].gradient.to(at::kDouble) * 0.5 + 0.1 * p;
+      sgd->Step(shards, {at::zeros({}), at::ones({}, at::kDouble), at::full({}, 0.5)});
+      b = momentum * b + g;
+      p = p - 0.05 * b;
+      EXPECT_LE((shards[0].master - p).abs().max().item<double>(), 1e-6) << i;
+    }
+    shards[0].gradient = at::full({257}, INFINITY);
+    const at::Tensor before = shards[0].master.clone();
+    sgd->Step(shards, {at::ones({}), at::ones({}, at::kDouble), at::ones({})});
+    EXPECT_TRUE(at::equal(shards[0].master, before));
+    EXPECT_EQ(sgd->applied_steps().item<int64_t>(), 10);
+  }
 }
 
 TEST(GradientsTest, NormIsUnscaledAndClippingFollowsIt) {

@@ -23,8 +23,8 @@ class Fp8LinearTest : public testing::TestWithParam<at::ScalarType> {};
 TEST_P(Fp8LinearTest, ForwardAndBothGradientsAreProductsOfTheQuantisedOperands) {
   at::manual_seed(3);
   const double tolerance = GetParam() == at::kHalf ? 1e-3 : 5e-3;  // one rounding of the result
-  bool training = true;
-  LinearState state("layer", Format::kE4M3, Format::kE5M2, &training);
+  CastMode mode;
+  LinearState state("layer", Format::kE4M3, Format::kE5M2, &mode);
   state.input().scale = 50.0F;
   state.weight().scale = 300.0F;
   state.grad_output().scale = 1000.0F;

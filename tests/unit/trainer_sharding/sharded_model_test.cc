@@ -5,6 +5,8 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "worker/trainer/sharding/single_rank.h"
 
 namespace mp::trainer {
@@ -60,6 +62,10 @@ class Bystander : public Collectives {
   void AllReduce(at::Tensor, Op) override {}
   void Barrier() override {}
   std::vector<std::string> AllGatherStrings(const std::string& mine) override { return {mine}; }
+  std::unique_ptr<Collectives> Subgroup(const std::string&, const std::vector<int>& ranks) override {
+    const auto place = std::find(ranks.begin(), ranks.end(), rank_);
+    return std::make_unique<Bystander>(static_cast<int>(place - ranks.begin()), static_cast<int>(ranks.size()));
+  }
   WireBytes bytes() const override { return {}; }
 
  private:
@@ -72,7 +78,8 @@ std::map<std::string, at::Tensor> Weights(int world, int64_t seed) {
   for (int rank = 0; rank < world; ++rank) {
     ScaleModel model;
     Bystander collectives(rank, world);
-    ShardedModel sharded(&model, PrecisionConfig{}, &collectives, seed);
+    const ShardingMesh mesh(ShardingConfig{}, &collectives);
+    ShardedModel sharded(&model, {{}, {}, 1, seed}, &mesh);
     for (const TensorSlice& slice : sharded.MasterSlices("")) {
       int64_t numel = 1;
       for (const int64_t extent : slice.global_shape) numel *= extent;
@@ -98,7 +105,8 @@ TEST(ShardedModelTest, InitialWeightsDoNotDependOnTheWorldSize) {
 TEST(ShardedModelTest, GradientsAreThoseOfPlainAutogradOverMicroBatches) {
   ScaleModel model;
   const auto collectives = MakeSingleRankCollectives();
-  ShardedModel sharded(&model, PrecisionConfig{}, collectives.get(), 3);
+  const ShardingMesh mesh(ShardingConfig{}, collectives.get());
+  ShardedModel sharded(&model, {{}, {}, 2, 3}, &mesh);
   EXPECT_EQ(sharded.parameter_count(), 3 * (35 + 7));
   const Batch batch{at::arange(0, 35, at::kLong).view({5, 7}), {}};
   const auto weights = Weights(1, 3);
@@ -113,7 +121,7 @@ TEST(ShardedModelTest, GradientsAreThoseOfPlainAutogradOverMicroBatches) {
     for (const char* stage : {"s0", "s1", "s2"})
       x = x * leaves[std::string(stage) + ".w"] + leaves[std::string(stage) + ".b"];
     EXPECT_EQ(loss.item<float>(), x.sum().item<float>());
-    sharded.Backward(loss, at::full({}, 0.5));
+    sharded.Backward(loss, at::full({}, 0.5), micro == 1);
     (x.sum() * 0.5).backward();
   }
   std::vector<at::Tensor> gradients;

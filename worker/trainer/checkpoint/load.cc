@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <set>
 #include <sstream>
 #include <system_error>
@@ -69,6 +70,23 @@ void Fill(const TensorSlice& saved, const std::string& file, Wanted* wanted) {
   wanted->filled.emplace_back(first - slice.offset, last - slice.offset);
 }
 
+// The file that most likely holds all, the one with shared state, the others.
+std::vector<size_t> ReadingOrder(size_t files, const CheckpointGroup& group) {
+  std::vector<size_t> order(files);
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto mine = static_cast<size_t>(group.rank);
+  if (mine < files) std::rotate(order.begin(), order.begin() + group.rank, order.begin() + group.rank + 1);
+  return order;
+}
+
+bool IsFilled(const std::map<std::string, Wanted>& wanted) {
+  return std::all_of(wanted.begin(), wanted.end(), [](const auto& entry) {
+    int64_t filled = 0;
+    for (const auto& [first, last] : entry.second.filled) filled += last - first;
+    return filled >= entry.second.slice->data.numel();
+  });
+}
+
 void CheckFilled(const std::string& directory, std::map<std::string, Wanted>& wanted) {
   for (auto& [name, want] : wanted) {
     std::sort(want.filled.begin(), want.filled.end());
@@ -92,10 +110,9 @@ ReplicatedState Load(const std::string& path, std::vector<TensorSlice>& slices, 
     for (TensorSlice& slice : slices) {
       if (slice.data.numel() > 0) wanted[slice.name] = {&slice, {}};
     }
-    for (size_t rank = 0; rank < files.size(); ++rank) {
-      // At the same world size a rank needs its own file and rank 0's shared state.
+    for (const size_t rank : ReadingOrder(files.size(), group)) {
       const bool mine = static_cast<int>(rank) == group.rank;
-      if (same_world && !mine && rank != 0) continue;
+      if (same_world && !mine && rank != 0 && IsFilled(wanted)) continue;
       const std::string name = files[rank].At("name").AsString();
       if (name != RankFileName(static_cast<int>(rank))) Fail(path, "file name " + name + " is out of order");
       const std::string file = (fs::path(path) / name).string();

@@ -61,6 +61,13 @@ void FieldReader::String(const std::string& name, std::string* target) {
   *target = value->AsString();
 }
 
+void FieldReader::Bool(const std::string& name, bool* target) {
+  const JsonValue* value = Get(name);
+  if (value == nullptr) return;
+  if (!value->is_bool()) return Violate(name, std::string("true or false was expected, this is ") + value->type_name());
+  *target = value->AsBool();
+}
+
 void FieldReader::Integer(const std::string& name, int64_t least, int64_t most, int64_t* target) {
   const JsonValue* value = Get(name);
   if (value == nullptr) return;

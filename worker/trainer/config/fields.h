@@ -30,6 +30,7 @@ class FieldReader {
   bool Has(const std::string& name) { return Get(name) != nullptr; }
 
   void String(const std::string& name, std::string* target);
+  void Bool(const std::string& name, bool* target);
   void Integer(const std::string& name, int64_t least, int64_t most, int64_t* target);
   // A finite number with least <= x (or < when `above`) and x <= most (or < when `below`).
   void Double(const std::string& name, double least, bool above, double most, bool below, double* target);

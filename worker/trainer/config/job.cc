@@ -1,5 +1,6 @@
 #include "worker/trainer/config/job.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "worker/trainer/config/error.h"
@@ -31,6 +32,22 @@ const Names<Fp8Config::Format> kFp8Formats = {{"HYBRID", Fp8Config::Format::kHyb
                                               {"E4M3", Fp8Config::Format::kE4M3}};
 const Names<Fp8Config::AmaxComputeAlgo> kAmaxAlgos = {{"MAX", Fp8Config::AmaxComputeAlgo::kMax},
                                                       {"MOST_RECENT", Fp8Config::AmaxComputeAlgo::kMostRecent}};
+const Names<ShardingConfig::Strategy> kStrategies = {{"FULL_SHARD", ShardingConfig::Strategy::kFullShard},
+                                                     {"SHARD_GRAD_OP", ShardingConfig::Strategy::kShardGradOp},
+                                                     {"NO_SHARD", ShardingConfig::Strategy::kNoShard},
+                                                     {"HYBRID_SHARD", ShardingConfig::Strategy::kHybridShard}};
+const Names<ShardingConfig::BackwardPrefetch> kBackwardPrefetches = {
+    {"BACKWARD_PRE", ShardingConfig::BackwardPrefetch::kPre},
+    {"BACKWARD_POST", ShardingConfig::BackwardPrefetch::kPost},
+    {"NO_PREFETCH", ShardingConfig::BackwardPrefetch::kNone}};
+const Names<ActivationCheckpointingConfig::Mode> kCheckpointingModes = {
+    {"NONE", ActivationCheckpointingConfig::Mode::kNone},
+    {"FULL", ActivationCheckpointingConfig::Mode::kFull},
+    {"ATTENTION", ActivationCheckpointingConfig::Mode::kAttention},
+    {"MLP", ActivationCheckpointingConfig::Mode::kMlp}};
+const Names<TrainingConfig::Optimizer> kOptimizers = {{"ADAMW", TrainingConfig::Optimizer::kAdamW},
+                                                      {"ADAM", TrainingConfig::Optimizer::kAdam},
+                                                      {"SGD", TrainingConfig::Optimizer::kSgd}};
 const Names<TrainingConfig::LrSchedule> kSchedules = {{"LINEAR", TrainingConfig::LrSchedule::kLinear},
                                                       {"COSINE", TrainingConfig::LrSchedule::kCosine},
                                                       {"CONSTANT", TrainingConfig::LrSchedule::kConstant}};
@@ -84,9 +101,15 @@ void ParseLossScale(Violations* violations, const JsonValue* object, ScalarType 
   fields.Double("growth_factor", 1, true, kInfinity, false, &config->growth_factor);
   fields.Double("backoff_factor", 0, true, 1, true, &config->backoff_factor);
   fields.Integer("growth_interval", 1, kMaxInt64, &config->growth_interval);
+  config->min_scale = std::min(1.0, config->init_scale);
+  fields.Double("min_scale", 0, false, config->init_scale, false, &config->min_scale);
   fields.Double("scale", 0, true, kInfinity, false, &config->scale);
-  for (const char* name : {"init_scale", "growth_factor", "backoff_factor", "growth_interval"}) {
+  fields.Integer("max_consecutive_skips", 0, kMaxInt64, &config->max_consecutive_skips);
+  for (const char* name : {"init_scale", "growth_factor", "backoff_factor", "growth_interval", "min_scale"}) {
     only_with(name, Mode::kDynamic);
+  }
+  if (config->mode == Mode::kNone && fields.Has("max_consecutive_skips")) {
+    fields.Violate("max_consecutive_skips", "is read with modes DYNAMIC and STATIC only; the mode is NONE");
   }
   only_with("scale", Mode::kStatic);
   if (config->mode == Mode::kStatic && !fields.Has("scale")) fields.Violate("scale", "is required with mode STATIC");
@@ -143,6 +166,33 @@ void ParsePrecision(Violations* violations, const JsonValue* object, PrecisionCo
   fields.RefuseOthers();
 }
 
+void ParseSharding(Violations* violations, const JsonValue* object, int64_t devices_per_node,
+                   ShardingConfig* sharding) {
+  using Strategy = ShardingConfig::Strategy;
+  FieldReader fields(violations, "sharding", object);
+  fields.Enum("strategy", kStrategies, &sharding->strategy);
+  const std::string strategy = NameOf(kStrategies, sharding->strategy);
+  const bool hybrid = sharding->strategy == Strategy::kHybridShard;
+  sharding->hybrid_shard_degree = devices_per_node;
+  fields.Integer("hybrid_shard_degree", 1, kMaxInt32, &sharding->hybrid_shard_degree);
+  if (!hybrid && fields.Has("hybrid_shard_degree")) {
+    fields.Violate("hybrid_shard_degree", "is read with strategy HYBRID_SHARD only; the strategy is " + strategy);
+  }
+  const bool may_reshard = hybrid || sharding->strategy == Strategy::kFullShard;
+  sharding->reshard_after_forward = may_reshard;
+  fields.Bool("reshard_after_forward", &sharding->reshard_after_forward);
+  if (sharding->reshard_after_forward && !may_reshard) {
+    fields.Violate("reshard_after_forward", "true does not go with strategy " + strategy +
+                                                ", which keeps parameters gathered; use FULL_SHARD or HYBRID_SHARD, "
+                                                "or leave it out");
+  }
+  fields.Bool("forward_prefetch", &sharding->forward_prefetch);
+  fields.Enum("backward_prefetch", kBackwardPrefetches, &sharding->backward_prefetch);
+  fields.Bool("limit_all_gathers", &sharding->limit_all_gathers);
+  fields.Bool("sync_each_batch", &sharding->sync_each_batch);
+  fields.RefuseOthers();
+}
+
 void ParseSources(Violations* violations, FieldReader* data, const std::string& name,
                   std::vector<DataSourceConfig>* sources) {
   const JsonValue* list = data->Get(name);
@@ -187,6 +237,11 @@ void ParseTraining(Violations* violations, const JsonValue* object, TrainingConf
   fields.Enum("lr_scheduler_type", kSchedules, &training->lr_schedule);
   fields.Integer("warmup_steps", 0, kMaxInt64, &training->warmup_steps);
   fields.Double("min_lr_ratio", 0, false, 1, false, &training->min_lr_ratio);
+  fields.Enum("optim", kOptimizers, &training->optim);
+  fields.Double("momentum", 0, false, 1, true, &training->momentum);
+  if (training->optim != TrainingConfig::Optimizer::kSgd && fields.Has("momentum")) {
+    fields.Violate("momentum", "is read with optim SGD only; the optimizer is " + NameOf(kOptimizers, training->optim));
+  }
   fields.Double("weight_decay", 0, false, kInfinity, false, &training->weight_decay);
   fields.Double("adam_beta1", 0, false, 1, true, &training->adam_beta1);
   fields.Double("adam_beta2", 0, false, 1, true, &training->adam_beta2);
@@ -199,6 +254,11 @@ void ParseTraining(Violations* violations, const JsonValue* object, TrainingConf
   fields.Integer("seed", 0, kMaxInt64, &training->seed);
   fields.String("output_dir", &training->output_dir);
   fields.String("resume_from_checkpoint", &training->resume_from_checkpoint);
+  FieldReader checkpointing(violations, fields.Path("activation_checkpointing"),
+                            fields.Get("activation_checkpointing"));
+  checkpointing.Enum("mode", kCheckpointingModes, &training->activation_checkpointing.mode);
+  checkpointing.Integer("every_n_layers", 1, kMaxInt32, &training->activation_checkpointing.every_n_layers);
+  checkpointing.RefuseOthers();
   if (!fields.Has("max_steps")) fields.Violate("max_steps", "is required");
   if (training->output_dir.empty()) fields.Violate("output_dir", "is required");
   if (training->max_steps > 0 && training->warmup_steps > training->max_steps) {
@@ -230,9 +290,11 @@ JsonValue PrecisionToJson(const PrecisionConfig& precision) {
     loss_scale.Set("growth_factor", scale.growth_factor);
     loss_scale.Set("backoff_factor", scale.backoff_factor);
     loss_scale.Set("growth_interval", Int64(scale.growth_interval));
+    loss_scale.Set("min_scale", scale.min_scale);
   } else if (scale.mode == Mode::kStatic) {
     loss_scale.Set("scale", scale.scale);
   }
+  if (scale.mode != Mode::kNone) loss_scale.Set("max_consecutive_skips", Int64(scale.max_consecutive_skips));
   JsonValue json = JsonValue::Object{{"policy", NameOf(kPolicies, precision.policy)},
                                      {"param_dtype", NameOf(kDtypes, precision.param_dtype)},
                                      {"reduce_dtype", NameOf(kDtypes, precision.reduce_dtype)},
@@ -248,6 +310,20 @@ JsonValue PrecisionToJson(const PrecisionConfig& precision) {
   return json;
 }
 
+JsonValue ShardingToJson(const ShardingConfig& sharding) {
+  JsonValue json = JsonValue::Object{
+      {"strategy", NameOf(kStrategies, sharding.strategy)},
+      {"reshard_after_forward", sharding.reshard_after_forward},
+      {"forward_prefetch", sharding.forward_prefetch},
+      {"backward_prefetch", NameOf(kBackwardPrefetches, sharding.backward_prefetch)},
+      {"limit_all_gathers", sharding.limit_all_gathers},
+      {"sync_each_batch", sharding.sync_each_batch},
+  };
+  if (sharding.strategy == ShardingConfig::Strategy::kHybridShard)
+    json.Set("hybrid_shard_degree", sharding.hybrid_shard_degree);
+  return json;
+}
+
 JsonValue TrainingToJson(const TrainingConfig& training) {
   JsonValue json = JsonValue::Object{
       {"max_steps", Int64(training.max_steps)},
@@ -258,6 +334,7 @@ JsonValue TrainingToJson(const TrainingConfig& training) {
       {"lr_scheduler_type", NameOf(kSchedules, training.lr_schedule)},
       {"warmup_steps", Int64(training.warmup_steps)},
       {"min_lr_ratio", training.min_lr_ratio},
+      {"optim", NameOf(kOptimizers, training.optim)},
       {"weight_decay", training.weight_decay},
       {"adam_beta1", training.adam_beta1},
       {"adam_beta2", training.adam_beta2},
@@ -269,7 +346,11 @@ JsonValue TrainingToJson(const TrainingConfig& training) {
       {"seed", Int64(training.seed)},
       {"output_dir", training.output_dir},
       {"resume_from_checkpoint", training.resume_from_checkpoint},
+      {"activation_checkpointing",
+       JsonValue::Object{{"mode", NameOf(kCheckpointingModes, training.activation_checkpointing.mode)},
+                         {"every_n_layers", training.activation_checkpointing.every_n_layers}}},
   };
+  if (training.optim == TrainingConfig::Optimizer::kSgd) json.Set("momentum", training.momentum);
   if (training.eval_steps > 0) json.Set("eval_steps", Int64(training.eval_steps));
   return json;
 }
@@ -292,9 +373,13 @@ JobConfig ParseJob(const std::string& json_text) {
   ParsePrecision(&violations, fields.Get("precision"), &job.precision);
   ParseData(&violations, fields.Get("data"), &job.data);
   ParseTraining(&violations, fields.Get("training"), &job.training);
-  FieldReader(&violations, "resources", fields.Get("resources")).Enum("node_class", kDevices, &job.device);
+  FieldReader resources(&violations, "resources", fields.Get("resources"));
+  resources.Enum("node_class", kDevices, &job.device);
+  int64_t devices_per_node = 1;
+  resources.Integer("devices_per_node", 1, kMaxInt32, &devices_per_node);
+  ParseSharding(&violations, fields.Get("sharding"), devices_per_node, &job.sharding);
   // The controller's business: accepted as they are.
-  for (const char* name : {"sharding", "scheduling", "restart"}) fields.Get(name);
+  for (const char* name : {"scheduling", "restart"}) fields.Get(name);
   if (fields.Has("workload")) fields.Violate("workload", "a job with a program of its own is not run by mp-trainer");
   fields.RefuseOthers();
   if (job.training.eval_strategy != TrainingConfig::EvalStrategy::kNo && job.data.eval.empty()) {
@@ -323,6 +408,7 @@ std::string JobToJson(const JobConfig& job) {
   return JsonValue(JsonValue::Object{{"name", job.name},
                                      {"model", std::move(model)},
                                      {"precision", PrecisionToJson(job.precision)},
+                                     {"sharding", ShardingToJson(job.sharding)},
                                      {"data", std::move(data)},
                                      {"training", TrainingToJson(job.training)}})
       .ToString();

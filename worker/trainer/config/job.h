@@ -20,7 +20,9 @@ struct LossScaleConfig {
   double growth_factor = 2.0;
   double backoff_factor = 0.5;
   int64_t growth_interval = 2000;
-  double scale = 1.0;  // kStatic
+  double min_scale = 1.0;               // kDynamic; 0: no floor
+  double scale = 1.0;                   // kStatic
+  int64_t max_consecutive_skips = 100;  // kDynamic and kStatic; 0: never give up
 };
 
 // Delayed scaling as Transformer Engine defines it.
@@ -41,6 +43,24 @@ struct PrecisionConfig {
   c10::ScalarType buffer_dtype = c10::ScalarType::Float;
   LossScaleConfig loss_scale;
   Fp8Config fp8;  // read only with Policy::kFP8
+};
+
+struct ShardingConfig {
+  enum class Strategy { kFullShard, kShardGradOp, kNoShard, kHybridShard };
+  enum class BackwardPrefetch { kPre, kPost, kNone };
+  Strategy strategy = Strategy::kFullShard;
+  int64_t hybrid_shard_degree = 1;  // kHybridShard
+  bool reshard_after_forward = true;
+  bool forward_prefetch = true;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
+  bool limit_all_gathers = true;
+  bool sync_each_batch = true;
+};
+
+struct ActivationCheckpointingConfig {
+  enum class Mode { kNone, kFull, kAttention, kMlp };
+  Mode mode = Mode::kNone;
+  int64_t every_n_layers = 1;
 };
 
 struct ModelConfig {
@@ -64,6 +84,7 @@ struct DataConfig {
 struct TrainingConfig {
   enum class LrSchedule { kLinear, kCosine, kConstant };
   enum class EvalStrategy { kNo, kSteps };
+  enum class Optimizer { kAdamW, kAdam, kSgd };
   int64_t max_steps = 0;
   int64_t per_device_train_batch_size = 8;
   int64_t per_device_eval_batch_size = 8;
@@ -72,6 +93,8 @@ struct TrainingConfig {
   LrSchedule lr_schedule = LrSchedule::kLinear;
   int64_t warmup_steps = 0;
   double min_lr_ratio = 0;
+  Optimizer optim = Optimizer::kAdamW;
+  double momentum = 0;  // kSgd
   double weight_decay = 0;
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
@@ -84,6 +107,7 @@ struct TrainingConfig {
   int64_t seed = 42;
   std::string output_dir;
   std::string resume_from_checkpoint = "none";  // none | latest | path
+  ActivationCheckpointingConfig activation_checkpointing;
 };
 
 struct JobConfig {
@@ -92,6 +116,7 @@ struct JobConfig {
   Device device = Device::kCPU;  // what hosts of resources.node_class train on
   ModelConfig model;
   PrecisionConfig precision;
+  ShardingConfig sharding;
   DataConfig data;
   TrainingConfig training;
 };

@@ -19,9 +19,9 @@ CheckpointGroup GroupOf(Collectives* collectives) {
 
 std::vector<TensorSlice> Slices(const TrainingState& state) {
   std::vector<TensorSlice> slices = state.model->MasterSlices("model/");
-  for (auto& slice : state.model->SlicesOf("exp_avg/", state.optimizer->exp_avg())) slices.push_back(std::move(slice));
-  for (auto& slice : state.model->SlicesOf("exp_avg_sq/", state.optimizer->exp_avg_sq()))
-    slices.push_back(std::move(slice));
+  for (const auto& [name, per_shard] : state.optimizer->state()) {
+    for (auto& slice : state.model->SlicesOf(name + "/", per_shard)) slices.push_back(std::move(slice));
+  }
   return slices;
 }
 
@@ -87,7 +87,8 @@ bool SaveState(const TrainingState& state, const std::string& output_dir, int at
                    reason.c_str());
     return granted;
   };
-  if (!SaveCheckpoint(output_dir, step, attempt, Slices(state), Collect(state), GroupOf(collectives), permit, &info))
+  const std::vector<TensorSlice> slices = state.model->holds_first_copy() ? Slices(state) : std::vector<TensorSlice>{};
+  if (!SaveCheckpoint(output_dir, step, attempt, slices, Collect(state), GroupOf(collectives), permit, &info))
     return false;
   if (collectives->rank() == 0) {
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - began;
@@ -113,6 +114,7 @@ bool LoadState(const TrainingState& state, const std::string& output_dir, const 
     try {
       std::vector<TensorSlice> slices = Slices(state);
       Restore(state, LoadCheckpoint(path, slices, GroupOf(collectives)));
+      state.model->ParametersChanged();
       if (collectives->rank() == 0) reporter->Resumed(state.progress->step, path);
       return true;
     } catch (const TrainerError& error) {

@@ -6,7 +6,7 @@
 
 #include "worker/trainer/checkpoint/checkpoint.h"
 #include "worker/trainer/data/loader.h"
-#include "worker/trainer/optim/adamw.h"
+#include "worker/trainer/optim/optimizer.h"
 #include "worker/trainer/precision/fp8/context.h"
 #include "worker/trainer/precision/loss_scale.h"
 #include "worker/trainer/report/reporter.h"
@@ -24,7 +24,7 @@ struct Progress {
 struct TrainingState {
   Progress* progress;
   ShardedModel* model;
-  AdamW* optimizer;
+  Optimizer* optimizer;
   LossScaler* scaler;
   fp8::Context* fp8;  // null without FP8
   TrainLoader* loader;

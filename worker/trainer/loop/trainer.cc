@@ -18,12 +18,13 @@
 #include "worker/trainer/loop/memory.h"
 #include "worker/trainer/loop/state.h"
 #include "worker/trainer/model/registry.h"
-#include "worker/trainer/optim/adamw.h"
 #include "worker/trainer/optim/gradients.h"
+#include "worker/trainer/optim/optimizer.h"
 #include "worker/trainer/optim/schedule.h"
 #include "worker/trainer/precision/fp8/context.h"
 #include "worker/trainer/precision/loss_scale.h"
 #include "worker/trainer/precision/policy.h"
+#include "worker/trainer/sharding/mesh.h"
 #include "worker/trainer/sharding/sharded_model.h"
 
 namespace mp::trainer {
@@ -73,18 +74,20 @@ struct Trainer::Impl {
         collectives(collectives_in),
         reporter(reporter_in),
         fp8(MakeFp8Context(job.precision)),
-        model(MakeModel(job.model, job.precision, job.training.per_device_train_batch_size * job.data.sequence_length,
-                        fp8.get())),
+        model(MakeModel(job.model, job.precision, job.training.activation_checkpointing,
+                        job.training.per_device_train_batch_size * job.data.sequence_length, fp8.get())),
         loader(MakeTrainLoader(job, collectives->rank(), collectives->world_size(), model->vocab_size())),
         eval_loader(MakeEvalLoaderIfAsked(job, *collectives, model->vocab_size())),
-        sharded(model.get(), job.precision, collectives, job.training.seed),
-        optimizer(job.training, sharded.shards()),
+        mesh(job.sharding, collectives),
+        sharded(model.get(), {job.precision, job.sharding, job.training.gradient_accumulation_steps, job.training.seed},
+                &mesh),
+        optimizer(MakeOptimizer(job.training, sharded.shards())),
         scaler(job.precision.loss_scale) {
     CheckSequenceLength(job, *model);
   }
 
   bool IsFirstRank() const { return collectives->rank() == 0; }
-  TrainingState State() { return {&progress, &sharded, &optimizer, &scaler, fp8.get(), loader.get()}; }
+  TrainingState State() { return {&progress, &sharded, optimizer.get(), &scaler, fp8.get(), loader.get()}; }
   bool IsEvalStep() const {
     return eval_loader != nullptr &&
            (progress.step % job.training.eval_steps == 0 || progress.step == job.training.max_steps);
@@ -123,16 +126,17 @@ struct Trainer::Impl {
       if (fp8 && i + 1 == batches.size()) {
         fp8->UpdateForward([this](at::Tensor& amaxes) { collectives->AllReduce(amaxes, Collectives::Op::kMax); });
       }
-      sharded.Backward(loss, factor);
+      sharded.Backward(loss, factor, i + 1 == batches.size());
     }
     if (fp8) {
       fp8->UpdateBackward([this](at::Tensor& amaxes) { collectives->AllReduce(amaxes, Collectives::Op::kMax); });
     }
     result.loss_sum = totals;
     result.loss_sum[0] = loss_sum;
-    result.gradients = SummariseGradients(sharded.shards(), result.scale, training.max_grad_norm, collectives);
-    result.learning_rate = LearningRate(training, optimizer.applied_steps().item<int64_t>());
-    optimizer.Step(sharded.shards(), result.gradients);
+    result.gradients = SummariseGradients(sharded.shards(), result.scale, training.max_grad_norm, mesh.shard());
+    result.learning_rate = LearningRate(training, optimizer->applied_steps().item<int64_t>());
+    optimizer->Step(sharded.shards(), result.gradients);
+    sharded.ParametersChanged();
     scaler.Update(result.gradients.found_inf);
     sharded.ClearGradients();
     return result;
@@ -144,6 +148,14 @@ struct Trainer::Impl {
     if (skipped) ++progress.skipped_steps;
     const auto tokens = result.loss_sum[1].item<double>();
     progress.tokens += static_cast<int64_t>(tokens);
+    if (scaler.GivesUp()) {
+      throw TrainerError(EndCause::kNonFinite,
+                         "the gradients of " + std::to_string(job.precision.loss_scale.max_consecutive_skips) +
+                             " steps in a row, the last of them step " + std::to_string(progress.step) +
+                             ", were not finite, down to a loss scale of " +
+                             std::to_string(result.scale.item<float>()) +
+                             "; see the frames before, precision.loss_scale.min_scale and max_consecutive_skips");
+    }
     if (skipped && !scaler.skips()) {
       throw TrainerError(EndCause::kNonFinite, "the gradient norm of step " + std::to_string(progress.step) + " is " +
                                                    std::to_string(result.gradients.norm.item<double>()) +
@@ -251,8 +263,9 @@ struct Trainer::Impl {
   std::unique_ptr<Model> model;
   std::unique_ptr<TrainLoader> loader;
   std::unique_ptr<EvalLoader> eval_loader;
+  ShardingMesh mesh;
   ShardedModel sharded;
-  AdamW optimizer;
+  std::unique_ptr<Optimizer> optimizer;
   LossScaler scaler;
   Progress progress;
   std::atomic<int64_t> step{0};

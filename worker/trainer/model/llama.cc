@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "worker/trainer/model/activation_checkpointing.h"
 #include "worker/trainer/model/linear_layer.h"
 #include "worker/trainer/model/ops/attention.h"
 #include "worker/trainer/model/ops/cross_entropy.h"
@@ -17,9 +18,12 @@
 namespace mp::trainer {
 namespace {
 
+constexpr char kEmbeddingWeight[] = "model.embed_tokens.weight";
+
 struct Build {
   const LlamaConfig& config;
   const PrecisionConfig& precision;
+  const ActivationCheckpointingConfig& checkpointing;
   int64_t tokens;
   fp8::Context* fp8;
   std::vector<LinearPlan>* plan;
@@ -48,7 +52,7 @@ class LlamaStage : public Stage {
 class EmbeddingStage : public LlamaStage {
  public:
   explicit EmbeddingStage(const LlamaConfig& config) : LlamaStage("model.embed_tokens") {
-    specs_.push_back({"model.embed_tokens.weight",
+    specs_.push_back({kEmbeddingWeight,
                       {config.vocab_size, config.hidden_size},
                       ParameterSpec::Init::kNormal,
                       config.initializer_range,
@@ -66,6 +70,8 @@ class LayerStage : public LlamaStage {
         eps_(build.config.rms_norm_eps),
         shape_{build.config.num_attention_heads, build.config.num_key_value_heads, build.config.head_dim},
         rope_(std::move(rope)),
+        checkpointed_(PartsOf(build.checkpointing, index)),
+        fp8_(build.fp8),
         input_norm_(AddNorm(".input_layernorm.weight", build.config.hidden_size)),
         q_(Attention(build, "q_proj", build.config.hidden_size, shape_.heads * shape_.head_dim)),
         k_(Attention(build, "k_proj", build.config.hidden_size, shape_.kv_heads * shape_.head_dim)),
@@ -77,16 +83,35 @@ class LayerStage : public LlamaStage {
         down_(Mlp(build, "down_proj", build.config.intermediate_size, build.config.hidden_size)) {}
 
   at::Tensor Forward(const at::Tensor& x, const ParameterList& parameters, const Batch& /*batch*/) override {
-    const at::Tensor normed = RmsNorm(x, parameters[input_norm_], eps_);
-    const at::Tensor attended = RotaryAttention(q_.Forward(normed, parameters), k_.Forward(normed, parameters),
-                                                v_.Forward(normed, parameters), rope_, shape_);
-    const at::Tensor middle = at::add(x, o_.Forward(attended, parameters));
-    const at::Tensor mlp_in = RmsNorm(middle, parameters[post_norm_], eps_);
-    const at::Tensor gated = SwiGlu(gate_.Forward(mlp_in, parameters), up_.Forward(mlp_in, parameters));
-    return at::add(middle, down_.Forward(gated, parameters));
+    return Run(checkpointed_.layer, &LayerStage::Layer, x, parameters);
   }
 
  private:
+  using Part = at::Tensor (LayerStage::*)(const at::Tensor&, const ParameterList&) const;
+
+  at::Tensor Run(bool checkpointed, Part part, const at::Tensor& x, const ParameterList& parameters) const {
+    if (!checkpointed) return (this->*part)(x, parameters);
+    return Checkpointed([this, part, parameters](const at::Tensor& in) { return (this->*part)(in, parameters); }, x,
+                        fp8_);
+  }
+
+  at::Tensor Layer(const at::Tensor& x, const ParameterList& parameters) const {
+    const at::Tensor middle = at::add(x, Run(checkpointed_.attention, &LayerStage::AttentionPart, x, parameters));
+    return at::add(middle, Run(checkpointed_.mlp, &LayerStage::MlpPart, middle, parameters));
+  }
+
+  at::Tensor AttentionPart(const at::Tensor& x, const ParameterList& parameters) const {
+    const at::Tensor normed = RmsNorm(x, parameters[input_norm_], eps_);
+    const at::Tensor attended = RotaryAttention(q_.Forward(normed, parameters), k_.Forward(normed, parameters),
+                                                v_.Forward(normed, parameters), rope_, shape_);
+    return o_.Forward(attended, parameters);
+  }
+
+  at::Tensor MlpPart(const at::Tensor& x, const ParameterList& parameters) const {
+    const at::Tensor normed = RmsNorm(x, parameters[post_norm_], eps_);
+    return down_.Forward(SwiGlu(gate_.Forward(normed, parameters), up_.Forward(normed, parameters)), parameters);
+  }
+
   size_t AddNorm(const std::string& suffix, int64_t hidden) {
     specs_.push_back(NormWeight(name_ + suffix, hidden));
     return specs_.size() - 1;
@@ -101,6 +126,8 @@ class LayerStage : public LlamaStage {
   double eps_;
   AttentionShape shape_;
   RopeTables rope_;
+  CheckpointedParts checkpointed_;
+  fp8::Context* fp8_;
   // In the order of the parameters.
   size_t input_norm_;
   LinearLayer q_;
@@ -116,10 +143,20 @@ class LayerStage : public LlamaStage {
 class HeadStage : public LlamaStage {
  public:
   explicit HeadStage(const Build& build)
-      : LlamaStage("lm_head"), eps_(build.config.rms_norm_eps), hidden_(build.config.hidden_size) {
+      : LlamaStage("lm_head"),
+        eps_(build.config.rms_norm_eps),
+        hidden_(build.config.hidden_size),
+        tied_(build.config.tie_word_embeddings) {
     specs_.push_back(NormWeight("model.norm.weight", hidden_));
+    // A tied head's weight is the embedding's, which stands last in the list.
+    std::vector<ParameterSpec> weight = specs_;
     head_.emplace("lm_head", hidden_, build.config.vocab_size, false, build.config.initializer_range, build.precision,
-                  build.tokens, build.fp8, "the head stays in the half type", &specs_, build.plan);
+                  build.tokens, build.fp8, "the head stays in the half type", &weight, build.plan);
+    if (!tied_) specs_ = std::move(weight);
+  }
+
+  std::vector<std::string> tied_parameters() const override {
+    return tied_ ? std::vector<std::string>{kEmbeddingWeight} : std::vector<std::string>{};
   }
 
   at::Tensor Forward(const at::Tensor& x, const ParameterList& parameters, const Batch& batch) override {
@@ -135,14 +172,16 @@ class HeadStage : public LlamaStage {
  private:
   double eps_;
   int64_t hidden_;
+  bool tied_;
   std::optional<LinearLayer> head_;
 };
 
 class Llama : public Model {
  public:
-  Llama(const LlamaConfig& config, const PrecisionConfig& precision, int64_t tokens, fp8::Context* fp8)
+  Llama(const LlamaConfig& config, const PrecisionConfig& precision, const ActivationCheckpointingConfig& checkpointing,
+        int64_t tokens, fp8::Context* fp8)
       : config_(config) {
-    const Build build{config_, precision, tokens, fp8, &plan_};
+    const Build build{config_, precision, checkpointing, tokens, fp8, &plan_};
     const RopeTables rope = MakeRopeTables(config.max_position_embeddings, config.head_dim, config.rope_theta);
     stages_.push_back(std::make_unique<EmbeddingStage>(config));
     for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
@@ -171,8 +210,9 @@ class Llama : public Model {
 }  // namespace
 
 std::unique_ptr<Model> MakeLlama(const LlamaConfig& config, const PrecisionConfig& precision,
-                                 int64_t tokens_per_micro_batch, fp8::Context* fp8) {
-  return std::make_unique<Llama>(config, precision, tokens_per_micro_batch, fp8);
+                                 const ActivationCheckpointingConfig& checkpointing, int64_t tokens_per_micro_batch,
+                                 fp8::Context* fp8) {
+  return std::make_unique<Llama>(config, precision, checkpointing, tokens_per_micro_batch, fp8);
 }
 
 }  // namespace mp::trainer

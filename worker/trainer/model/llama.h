@@ -12,6 +12,7 @@ namespace mp::trainer {
 
 // See MakeModel in registry.h for the arguments.
 std::unique_ptr<Model> MakeLlama(const LlamaConfig& config, const PrecisionConfig& precision,
-                                 int64_t tokens_per_micro_batch, fp8::Context* fp8);
+                                 const ActivationCheckpointingConfig& checkpointing, int64_t tokens_per_micro_batch,
+                                 fp8::Context* fp8);
 
 }  // namespace mp::trainer

@@ -16,14 +16,6 @@ constexpr const char* kIgnoredKeys[] = {
     "architectures", "_name_or_path", "torch_dtype",          "dtype",         "use_cache", "bos_token_id",
     "eos_token_id",  "pad_token_id",  "transformers_version", "pretraining_tp"};
 
-void Bool(FieldReader* fields, const std::string& name, bool* target) {
-  const JsonValue* value = fields->Get(name);
-  if (value == nullptr) return;
-  if (!value->is_bool())
-    return fields->Violate(name, std::string("true or false was expected, this is ") + value->type_name());
-  *target = value->AsBool();
-}
-
 // The only legal value; another one would change the model.
 template <typename T>
 void Fixed(FieldReader* fields, const std::string& name, const T& legal) {
@@ -68,10 +60,10 @@ LlamaConfig ParseLlamaConfig(const JsonValue& object, const std::string& field) 
   fields.Integer("max_position_embeddings", 1, kMaxExtent, &config.max_position_embeddings);
   fields.Double("initializer_range", 0, true, kInfinity, false, &config.initializer_range);
   fields.Double("rms_norm_eps", 0, true, 1, true, &config.rms_norm_eps);
-  Bool(&fields, "attention_bias", &config.attention_bias);
-  Bool(&fields, "mlp_bias", &config.mlp_bias);
+  fields.Bool("attention_bias", &config.attention_bias);
+  fields.Bool("mlp_bias", &config.mlp_bias);
   Fixed(&fields, "hidden_act", "silu");
-  Fixed(&fields, "tie_word_embeddings", false);
+  fields.Bool("tie_word_embeddings", &config.tie_word_embeddings);
   double dropout = 0;
   fields.Double("attention_dropout", 0, false, 0, false, &dropout);
   Rope(&fields, &violations, field, &config);

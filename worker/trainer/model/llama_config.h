@@ -22,6 +22,7 @@ struct LlamaConfig {
   double rope_theta = 10000.0;
   bool attention_bias = false;
   bool mlp_bias = false;
+  bool tie_word_embeddings = false;
 };
 
 // `field` is the object's place in errors ("model.config"). Throws TrainerError(kBadConfig) naming every key that is

@@ -4,7 +4,7 @@
 // parameters of a stage form one group that the engine gathers before the stage runs and frees after it. The model
 // declares its parameters and never owns their storage.
 //
-//   auto model = MakeModel(config, policy, fp8_context);
+//   auto model = MakeModel(config, precision, checkpointing, tokens, fp8_context);
 //   for (size_t i = 0; i < model->stages().size(); ++i)
 //     x = model->stages()[i]->Forward(x, parameters_of_group_i, batch);
 //
@@ -39,8 +39,9 @@ struct Batch {
   at::Tensor labels;
 };
 
-// Tensors in the order of Stage::parameters(), in param_dtype, leaves of autograd when training. A stage must not keep
-// references to their storage beyond autograd's saved tensors: the engine frees it between uses.
+// Tensors in the order of Stage::parameters(), then of Stage::tied_parameters(), in param_dtype, leaves of autograd
+// when training. A stage must not keep references to their storage beyond autograd's saved tensors: the engine frees it
+// between uses.
 using ParameterList = std::vector<at::Tensor>;
 
 class Stage {
@@ -48,6 +49,8 @@ class Stage {
   virtual ~Stage() = default;
   virtual const std::string& name() const = 0;
   virtual const std::vector<ParameterSpec>& parameters() const = 0;
+  // Names of parameters of earlier stages that this one uses as well.
+  virtual std::vector<std::string> tied_parameters() const { return {}; }
   // x: undefined for the first stage; param_dtype [batch, sequence, hidden] between stages. The last stage returns the
   // sum of token losses over valid labels, fp32 [] (not the mean: the loop divides by the global count of valid
   // labels).

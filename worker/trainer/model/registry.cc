@@ -32,7 +32,8 @@ JsonValue ReadConfigFile(const std::string& folder) {
 }  // namespace
 
 std::unique_ptr<Model> MakeModel(const ModelConfig& model, const PrecisionConfig& precision,
-                                 int64_t tokens_per_micro_batch, fp8::Context* fp8) {
+                                 const ActivationCheckpointingConfig& checkpointing, int64_t tokens_per_micro_batch,
+                                 fp8::Context* fp8) {
   const bool from_file = !model.config_path.empty();
   const JsonValue config = from_file ? ReadConfigFile(model.config_path) : model.hf_config;
   const std::string field = from_file ? model.config_path + "/config.json" : "model.config";
@@ -43,7 +44,7 @@ std::unique_ptr<Model> MakeModel(const ModelConfig& model, const PrecisionConfig
                            ".model_type: " + (type == nullptr ? "is missing" : type->ToString() + " is not supported") +
                            "; it must be \"llama\"");
   }
-  return MakeLlama(ParseLlamaConfig(config, field), precision, tokens_per_micro_batch, fp8);
+  return MakeLlama(ParseLlamaConfig(config, field), precision, checkpointing, tokens_per_micro_batch, fp8);
 }
 
 }  // namespace mp::trainer

@@ -13,6 +13,7 @@ namespace mp::trainer {
 // sequence decides FP8 eligibility (multiple of 16). Throws TrainerError(kBadConfig) for a config that is unknown or
 // contradictory.
 std::unique_ptr<Model> MakeModel(const ModelConfig& model, const PrecisionConfig& precision,
-                                 int64_t tokens_per_micro_batch, fp8::Context* fp8);
+                                 const ActivationCheckpointingConfig& checkpointing, int64_t tokens_per_micro_batch,
+                                 fp8::Context* fp8);
 
 }  // namespace mp::trainer

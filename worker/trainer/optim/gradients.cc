@@ -30,12 +30,12 @@ MP_VECTORIZE double SumOfSquares(const float* x, int64_t count) {
 }  // namespace
 
 GradientSummary SummariseGradients(const std::vector<ShardView>& shards, const at::Tensor& scale, double max_norm,
-                                   Collectives* collectives) {
+                                   Collectives* shard_group) {
   at::Tensor squares = at::zeros({}, at::TensorOptions().dtype(at::kDouble));
   for (const ShardView& shard : shards) {
     squares.add_(SumOfSquares(shard.gradient.const_data_ptr<float>(), shard.gradient.numel()));
   }
-  collectives->AllReduce(squares, Collectives::Op::kSum);
+  shard_group->AllReduce(squares, Collectives::Op::kSum);
   GradientSummary summary;
   // A sum of squares in fp64 of finite fp32 numbers is finite, so it is finite just when all of them are.
   summary.found_inf = at::isfinite(squares).logical_not().to(at::kFloat);

@@ -23,24 +23,35 @@ double InitialScale(const LossScaleConfig& config) {
 LossScaler::LossScaler(const LossScaleConfig& config)
     : config_(config),
       scale_(at::full({}, InitialScale(config), at::TensorOptions().dtype(at::kFloat))),
-      growth_tracker_(at::full({}, 0, at::TensorOptions().dtype(at::kInt))) {}
+      growth_tracker_(at::full({}, 0, at::TensorOptions().dtype(at::kInt))),
+      consecutive_skips_(at::full({}, 0, at::TensorOptions().dtype(at::kLong))) {}
 
 void LossScaler::Update(const at::Tensor& found_inf) {
+  consecutive_skips_.add_(1).mul_(found_inf.gt(0));
   if (config_.mode != LossScaleConfig::Mode::kDynamic) return;
   at::_amp_update_scale_(scale_, growth_tracker_, found_inf, config_.growth_factor, config_.backoff_factor,
                          config_.growth_interval);
+  if (config_.min_scale > 0) scale_.clamp_min_(config_.min_scale);
+}
+
+bool LossScaler::GivesUp() const {
+  return skips() && config_.max_consecutive_skips > 0 &&
+         consecutive_skips_.item<int64_t>() >= config_.max_consecutive_skips;
 }
 
 JsonValue LossScaler::State() const {
   return JsonValue::Object{{"mode", static_cast<int>(config_.mode)},
                            {"scale", static_cast<double>(scale_.item<float>())},
-                           {"growth_tracker", growth_tracker_.item<int>()}};
+                           {"growth_tracker", growth_tracker_.item<int>()},
+                           {"consecutive_skips", consecutive_skips_.item<int64_t>()}};
 }
 
 void LossScaler::LoadState(const JsonValue& state) {
   if (state.At("mode").AsInteger() != static_cast<int>(config_.mode)) return;
   scale_.fill_(state.At("scale").AsDouble());
   growth_tracker_.fill_(state.At("growth_tracker").AsInteger());
+  const JsonValue* skips = state.Find("consecutive_skips");
+  consecutive_skips_.fill_(skips == nullptr ? 0 : skips->AsInteger());
 }
 
 }  // namespace mp::trainer

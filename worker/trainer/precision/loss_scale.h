@@ -4,6 +4,7 @@
 //   DYNAMIC  found_inf: scale *= backoff, tracker = 0. Else tracker += 1; at growth_interval: tracker = 0 and the scale
 //   grows
 //            by growth_factor, unless that is not finite (pytorch#98828).
+//            Never below min_scale.
 //   STATIC   a constant; a step with found_inf is skipped all the same.
 //   NONE     scale 1.
 //
@@ -30,15 +31,19 @@ class LossScaler {
   // Call once a step, after the optimizer. found_inf: fp32 [], above 0 when a gradient of any rank was not finite.
   void Update(const at::Tensor& found_inf);
 
-  // {"mode", "scale", "growth_tracker"}; reading waits for the device.
+  // Whether max_consecutive_skips steps in a row were skipped. Reading waits for the device.
+  bool GivesUp() const;
+
+  // {"mode", "scale", "growth_tracker", "consecutive_skips"}; reading waits for the device.
   JsonValue State() const;
   // A state of another mode is left unused: the job's own settings win.
   void LoadState(const JsonValue& state);
 
  private:
   LossScaleConfig config_;
-  at::Tensor scale_;           // fp32 []
-  at::Tensor growth_tracker_;  // int32 []
+  at::Tensor scale_;              // fp32 []
+  at::Tensor growth_tracker_;     // int32 []
+  at::Tensor consecutive_skips_;  // int64 []
 };
 
 }  // namespace mp::trainer

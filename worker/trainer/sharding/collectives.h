@@ -15,7 +15,7 @@
 
 namespace mp::trainer {
 
-// What left this rank, by element type of the payload, as our algorithms send it.
+// What left this rank, in bytes, by element type of the payload, as our algorithms send it.
 struct WireBytes {
   std::map<c10::ScalarType, int64_t> all_gather;
   std::map<c10::ScalarType, int64_t> reduce_scatter;
@@ -44,6 +44,10 @@ class Collectives {
   virtual void AllReduce(at::Tensor tensor, Op op) = 0;
   virtual void Barrier() = 0;
   virtual std::vector<std::string> AllGatherStrings(const std::string& mine) = 0;
+  // The collectives of some of this group's ranks, this one among them; a rank's place in `ranks` is its rank there.
+  // Every rank of `ranks` calls it with the same list and with a name that no other subgroup has. Bytes sent in it
+  // count in bytes() of both. Must not outlive this.
+  virtual std::unique_ptr<Collectives> Subgroup(const std::string& name, const std::vector<int>& ranks) = 0;
   virtual WireBytes bytes() const = 0;
 };
 

@@ -9,19 +9,19 @@ int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1)
 
 }  // namespace
 
-FlatLayout::FlatLayout(const std::vector<ParameterSpec>& parameters, int world_size) {
+FlatLayout::FlatLayout(const std::vector<ParameterSpec>& parameters, int shards, int parts) {
   int64_t next = 0;
   for (const ParameterSpec& parameter : parameters) {
     offsets_.push_back(next);
     numels_.push_back(parameter.numel());
     next += RoundUp(parameter.numel(), kAlignment);
   }
-  shard_ = RoundUp((next + world_size - 1) / world_size, kAlignment);
-  padded_ = shard_ * world_size;
+  shard_ = RoundUp((next + shards - 1) / shards, kAlignment * parts);
+  padded_ = shard_ * shards;
 }
 
-std::vector<FlatLayout::Piece> FlatLayout::Pieces(int rank) const {
-  const int64_t begin = shard_ * rank;
+std::vector<FlatLayout::Piece> FlatLayout::Pieces(int shard) const {
+  const int64_t begin = shard_ * shard;
   const int64_t end = begin + shard_;
   std::vector<Piece> pieces;
   for (size_t i = 0; i < offsets_.size(); ++i) {

@@ -1,10 +1,10 @@
 // How the parameters of one stage lie in one flat tensor, and which part of it each rank keeps. Pure arithmetic.
 //
-//   flat:  | p0 ....pad | p1 .pad | p2 ........pad |  padded to world_size equal shards
+//   flat:  | p0 ....pad | p1 .pad | p2 ........pad |  padded to equal shards
 //   rank:  |<-- shard 0 -->|<-- shard 1 -->|<-- shard 2 -->|
 //
 // Each parameter starts at a multiple of kAlignment elements, so that its rows are aligned for vector loads in every
-// type. Any shapes (empty parameters too) and any world size; a rank's shard may be padding alone.
+// type. Any shapes (empty parameters too) and any number of shards; a shard may be padding alone.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,15 @@ class FlatLayout {
     int64_t count = 0;            // elements, > 0
   };
 
-  FlatLayout(const std::vector<ParameterSpec>& parameters, int world_size);
+  // A shard is a multiple of `parts` as well: replicas cut it once more when they sum their gradients.
+  FlatLayout(const std::vector<ParameterSpec>& parameters, int shards, int parts = 1);
 
   int64_t padded() const { return padded_; }
   int64_t shard_size() const { return shard_; }
   int64_t offset(size_t parameter) const { return offsets_[parameter]; }
   int64_t numel(size_t parameter) const { return numels_[parameter]; }
-  // In the order of parameters.
-  std::vector<Piece> Pieces(int rank) const;
+  // What lies in a shard, in the order of parameters.
+  std::vector<Piece> Pieces(int shard) const;
 
  private:
   std::vector<int64_t> offsets_;

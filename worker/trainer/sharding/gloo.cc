@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -16,6 +17,7 @@
 #include "worker/trainer/config/error.h"
 #include "worker/trainer/precision/convert.h"
 #include "worker/trainer/sharding/gloo.h"
+#include "worker/trainer/sharding/single_rank.h"
 
 namespace mp::trainer {
 namespace {
@@ -84,26 +86,18 @@ class WorkPending : public Collectives::Pending {
 
 class GlooCollectives : public Collectives {
  public:
-  explicit GlooCollectives(const Rendezvous& rendezvous) : rank_(rendezvous.rank), world_(rendezvous.world_size) {
+  // `store` is shared by all groups of a job, `name` keeps their keys apart.
+  GlooCollectives(c10::intrusive_ptr<c10d::Store> store, const std::string& name, int rank, int world_size,
+                  const Rendezvous& rendezvous, std::shared_ptr<WireBytes> bytes)
+      : rank_(rank), world_(world_size), store_(std::move(store)), rendezvous_(rendezvous), bytes_(std::move(bytes)) {
     OrPeerLost("the meeting of the ranks", [&] {
-      c10d::TCPStoreOptions store_options;
-      store_options.port = static_cast<uint16_t>(rendezvous.master_port);
-      store_options.isServer = rank_ == 0;
-      store_options.numWorkers = world_;
-      store_options.waitWorkers = true;
-      store_options.timeout = rendezvous.timeout;
-      if (rendezvous.listen_fd >= 0 && rank_ == 0) {
-        store_options.masterListenFd = rendezvous.listen_fd;
-        store_options.useLibUV = false;  // libuv takes over no socket that it did not make
-      }
-      auto store = c10::make_intrusive<c10d::TCPStore>(rendezvous.master_address, store_options);
       auto options = c10d::ProcessGroupGloo::Options::create(rendezvous.timeout);
       const char* interface = std::getenv("GLOO_SOCKET_IFNAME");  // NOLINT(concurrency-mt-unsafe): at start
       options->devices.push_back(interface != nullptr && *interface != '\0'
                                      ? c10d::ProcessGroupGloo::createDeviceForInterface(interface)
                                      : c10d::ProcessGroupGloo::createDeviceForHostname(
                                            LocalAddressTowards(rendezvous.master_address, rendezvous.master_port)));
-      group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>("mp", store), rank_,
+      group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name, store_), rank_,
                                                            world_, options);
       return 0;
     });
@@ -113,7 +107,7 @@ class GlooCollectives : public Collectives {
   int world_size() const override { return world_; }
 
   std::unique_ptr<Pending> AllGather(at::Tensor output, at::Tensor input) override {
-    bytes_.all_gather[input.scalar_type()] += Others() * static_cast<int64_t>(input.nbytes());
+    bytes_->all_gather[input.scalar_type()] += Others() * static_cast<int64_t>(input.nbytes());
     // As bytes: Gloo does not know every type that we move.
     at::Tensor out = output.view(at::kByte);
     at::Tensor in = input.view(at::kByte);
@@ -126,7 +120,7 @@ class GlooCollectives : public Collectives {
   // than the input.
   std::unique_ptr<Pending> ReduceScatter(at::Tensor output, at::Tensor input) override {
     const int64_t count = output.numel();
-    bytes_.reduce_scatter[input.scalar_type()] += Others() * count * static_cast<int64_t>(input.element_size());
+    bytes_->reduce_scatter[input.scalar_type()] += Others() * count * static_cast<int64_t>(input.element_size());
     at::Tensor received = at::empty(input.sizes(), input.options());
     at::Tensor out = received.view(at::kByte);
     at::Tensor in = input.view(at::kByte);
@@ -142,7 +136,7 @@ class GlooCollectives : public Collectives {
   }
 
   void AllReduce(at::Tensor tensor, Op op) override {
-    bytes_.all_reduce[tensor.scalar_type()] += 2 * Others() * static_cast<int64_t>(tensor.nbytes()) / world_;
+    bytes_->all_reduce[tensor.scalar_type()] += 2 * Others() * static_cast<int64_t>(tensor.nbytes()) / world_;
     c10d::AllreduceOptions options;
     options.reduceOp = op == Op::kSum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX;
     std::vector<at::Tensor> tensors = {tensor};
@@ -171,21 +165,48 @@ class GlooCollectives : public Collectives {
     return strings;
   }
 
-  WireBytes bytes() const override { return bytes_; }
+  std::unique_ptr<Collectives> Subgroup(const std::string& name, const std::vector<int>& ranks) override {
+    const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
+    TORCH_CHECK(mine != ranks.end(), "rank ", rank_, " is not in the subgroup ", name);
+    if (ranks.size() == 1) return MakeSingleRankCollectives();
+    return std::make_unique<GlooCollectives>(store_, name, static_cast<int>(mine - ranks.begin()),
+                                             static_cast<int>(ranks.size()), rendezvous_, bytes_);
+  }
+
+  WireBytes bytes() const override { return *bytes_; }
 
  private:
   int64_t Others() const { return world_ - 1; }
 
   int rank_;
   int world_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  Rendezvous rendezvous_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
-  WireBytes bytes_;
+  std::shared_ptr<WireBytes> bytes_;
 };
+
+c10::intrusive_ptr<c10d::Store> MeetAtStore(const Rendezvous& rendezvous) {
+  return OrPeerLost("the meeting of the ranks", [&] {
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(rendezvous.master_port);
+    options.isServer = rendezvous.rank == 0;
+    options.numWorkers = rendezvous.world_size;
+    options.waitWorkers = true;
+    options.timeout = rendezvous.timeout;
+    if (rendezvous.listen_fd >= 0 && rendezvous.rank == 0) {
+      options.masterListenFd = rendezvous.listen_fd;
+      options.useLibUV = false;  // libuv takes over no socket that it did not make
+    }
+    return c10::make_intrusive<c10d::TCPStore>(rendezvous.master_address, options);
+  });
+}
 
 }  // namespace
 
 std::unique_ptr<Collectives> MakeGlooCollectives(const Rendezvous& rendezvous) {
-  return std::make_unique<GlooCollectives>(rendezvous);
+  return std::make_unique<GlooCollectives>(MeetAtStore(rendezvous), "mp", rendezvous.rank, rendezvous.world_size,
+                                           rendezvous, std::make_shared<WireBytes>());
 }
 
 }  // namespace mp::trainer

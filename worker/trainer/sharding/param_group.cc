@@ -1,15 +1,15 @@
 #include "worker/trainer/sharding/param_group.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/CPUAllocator.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
-#include "worker/trainer/hash/xxh64.h"
+#include <utility>
+
 #include "worker/trainer/precision/convert.h"
+#include "worker/trainer/sharding/initialise.h"
 
 namespace mp::trainer {
 namespace {
@@ -17,13 +17,13 @@ namespace {
 void AllocateStorage(const at::Tensor& tensor) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   const size_t bytes = static_cast<size_t>(tensor.numel()) * tensor.element_size();
-  storage->set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(bytes));
+  storage->set_data_ptr_noswap(storage->allocator()->allocate(bytes));
   storage->set_nbytes(bytes);
 }
 
 void FreeStorage(const at::Tensor& tensor) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-  storage->set_data_ptr_noswap(c10::GetCPUAllocator()->allocate(0));
+  storage->set_data_ptr_noswap(storage->allocator()->allocate(0));
   storage->set_nbytes(0);
 }
 
@@ -39,30 +39,31 @@ class ParamGroup::GradientHook : public torch::autograd::PostAccumulateGradHook 
   size_t parameter_;
 };
 
-ParamGroup::ParamGroup(const std::vector<ParameterSpec>& specs, const PrecisionConfig& precision,
-                       Collectives* collectives, int64_t seed, std::function<void()> on_last_gradient)
-    : layout_(specs, collectives->world_size()),
-      param_dtype_(precision.param_dtype),
-      reduce_dtype_(precision.reduce_dtype),
-      collectives_(collectives),
+ParamGroup::ParamGroup(const std::vector<ParameterSpec>& specs, const Options& options, const ShardingMesh& mesh,
+                       int64_t seed, std::function<void()> on_last_gradient)
+    : layout_(specs, mesh.shard()->world_size(), mesh.replicas()->world_size()),
+      options_(options),
+      shard_group_(mesh.shard()),
       on_last_gradient_(std::move(on_last_gradient)),
-      missing_(specs.size()) {
-  Initialise(specs, seed);
-  flat_ = at::empty({layout_.padded()}, at::TensorOptions().dtype(param_dtype_));
+      missing_(specs.size()),
+      reduction_(mesh, options.reduce_dtype) {
+  Initialise(specs, shard_group_->rank(), seed);
+  is_master_ = shard_group_->world_size() == 1 && options_.param_dtype == at::kFloat;
+  flat_ = is_master_ ? view_.master : at::empty({layout_.padded()}, at::TensorOptions().dtype(options_.param_dtype));
   for (size_t i = 0; i < specs.size(); ++i) {
     at::Tensor parameter = flat_.slice(0, layout_.offset(i), layout_.offset(i) + layout_.numel(i)).view(specs[i].shape);
     parameter.set_requires_grad(true);
     torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<GradientHook>(this, i));
     parameters_.push_back(std::move(parameter));
   }
-  FreeStorage(flat_);
+  if (!is_master_) FreeStorage(flat_);
 }
 
 ParamGroup::~ParamGroup() = default;
 
-void ParamGroup::Initialise(const std::vector<ParameterSpec>& specs, int64_t seed) {
+void ParamGroup::Initialise(const std::vector<ParameterSpec>& specs, int shard, int64_t seed) {
   view_.master = at::zeros({layout_.shard_size()}, at::TensorOptions().dtype(at::kFloat));
-  for (const FlatLayout::Piece& piece : layout_.Pieces(collectives_->rank())) {
+  for (const FlatLayout::Piece& piece : layout_.Pieces(shard)) {
     const ParameterSpec& spec = specs[piece.parameter];
     at::Tensor target = view_.master.slice(0, piece.shard_begin, piece.shard_begin + piece.count);
     switch (spec.init) {
@@ -71,28 +72,22 @@ void ParamGroup::Initialise(const std::vector<ParameterSpec>& specs, int64_t see
       case ParameterSpec::Init::kOnes:
         target.fill_(1.0);
         break;
-      case ParameterSpec::Init::kNormal: {
-        // A generator for each parameter, so that neither other parameters nor the world size change its values.
-        Xxh64 hash(static_cast<uint64_t>(seed));
-        hash.Update(spec.name.data(), spec.name.size());
-        auto generator = at::detail::createCPUGenerator(hash.Digest());
-        at::Tensor whole = at::empty({spec.numel()}, at::TensorOptions().dtype(at::kFloat));
-        whole.normal_(0.0, spec.init_std, generator);
-        target.copy_(whole.slice(0, piece.parameter_begin, piece.parameter_begin + piece.count));
+      case ParameterSpec::Init::kNormal:
+        FillNormal(seed, spec.name, spec.init_std, piece.parameter_begin, piece.count,
+                   target.mutable_data_ptr<float>());
         break;
-      }
     }
     view_.ranges.push_back({piece.shard_begin, piece.shard_begin + piece.count, spec.weight_decay});
   }
 }
 
 void ParamGroup::StartGather() {
-  if (gathered_ || gathering_) return;
+  if (is_master_ || gathered_ || gathering_) return;
   const at::NoGradGuard no_grad;
   AllocateStorage(flat_);
-  gather_input_ = FromFloatTensor(view_.master, 1.0F, param_dtype_);
+  gather_input_ = FromFloatTensor(view_.master, 1.0F, options_.param_dtype);
   // An alias with a version counter of its own: to autograd the parameters are what they were when it saved them.
-  gathering_ = collectives_->AllGather(flat_.variable_data(), gather_input_);
+  gathering_ = shard_group_->AllGather(flat_.variable_data(), gather_input_);
 }
 
 void ParamGroup::Gather() {
@@ -114,35 +109,55 @@ void ParamGroup::Free() {
 void ParamGroup::TakeGradient(size_t parameter) {
   const at::NoGradGuard no_grad;
   if (!flat_gradient_.defined()) {
-    flat_gradient_ = at::zeros({layout_.padded()}, at::TensorOptions().dtype(reduce_dtype_));
+    flat_gradient_ = at::zeros({layout_.padded()},
+                               at::TensorOptions().dtype(options_.accumulate ? at::kFloat : options_.reduce_dtype));
   }
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
-  flat_gradient_.slice(0, layout_.offset(parameter), layout_.offset(parameter) + layout_.numel(parameter))
-      .view(gradient.sizes())
-      .copy_(gradient);
+  const int64_t begin = layout_.offset(parameter);
+  const at::Tensor target = flat_gradient_.slice(0, begin, begin + layout_.numel(parameter)).view(gradient.sizes());
+  options_.accumulate ? target.add_(gradient) : target.copy_(gradient);
   gradient.reset();
   if (--missing_ == 0) on_last_gradient_();
 }
 
+bool ParamGroup::EndBackward() {
+  const bool complete = missing_ == 0;
+  missing_ = parameters_.size();
+  return complete;
+}
+
 void ParamGroup::StartReduce() {
   const at::NoGradGuard no_grad;
-  reduced_ = at::empty({layout_.shard_size()}, at::TensorOptions().dtype(at::kFloat));
-  reducing_ = collectives_->ReduceScatter(reduced_, flat_gradient_);
-  missing_ = parameters_.size();
+  at::Tensor flat = std::exchange(flat_gradient_, at::Tensor());
+  if (options_.accumulate) {
+    flat = FromFloatTensor(flat, 1.0F / options_.divide_before, options_.reduce_dtype);
+  } else if (options_.divide_before != 1.0F) {
+    flat.div_(options_.divide_before);
+  }
+  reduction_.Start(std::move(flat));
+  TakeReduced();
+}
+
+void ParamGroup::AdvanceReduce() {
+  const at::NoGradGuard no_grad;
+  reduction_.Advance();
+  TakeReduced();
 }
 
 void ParamGroup::FinishReduce() {
-  if (!reducing_) return;
-  const at::NoGradGuard no_grad;
-  reducing_->Wait();
-  reducing_.reset();
-  flat_gradient_.reset();
+  while (reduction_.in_flight()) AdvanceReduce();
+}
+
+void ParamGroup::TakeReduced() {
+  if (reduction_.in_flight()) return;
+  at::Tensor reduced = reduction_.Take();
+  if (!reduced.defined()) return;
+  if (options_.divide_after != 1.0F) reduced.div_(options_.divide_after);
   if (view_.gradient.defined()) {
-    view_.gradient.add_(reduced_);
+    view_.gradient.add_(reduced);
   } else {
-    view_.gradient = std::move(reduced_);
+    view_.gradient = std::move(reduced);
   }
-  reduced_.reset();
 }
 
 }  // namespace mp::trainer

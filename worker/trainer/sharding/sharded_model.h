@@ -1,14 +1,24 @@
-// Full sharding of a model's parameters over the ranks of a process group.
+// A model's parameters sharded over the ranks of a mesh, with the strategies of PyTorch's FSDP.
 //
-// The parameters of a stage are flattened in order, padded to a multiple of the world size and cut into equal shards
-// (flat_layout.h). A rank keeps its fp32 master shard, its fp32 gradient shard and (in the optimizer) its moments.
-// Before a stage runs, forward or backward, its flat parameter is all-gathered in param_dtype, while the one before it
-// still computes; after it, freed. When the last gradient of a stage is accumulated, the flat gradient is
-// reduce-scattered in reduce_dtype, while backward goes on, and added to the fp32 gradient shard.
+// The parameters of a stage are flattened in order, padded and cut into equal shards (flat_layout.h). A rank keeps its
+// fp32 master shard, its fp32 gradient shard and (in the optimizer) its moments. Before a stage runs, forward or
+// backward, its flat parameter is all-gathered in param_dtype, while the stage before it still computes; how long it
+// stays is the strategy's business:
+//
+//                    freed after forward   freed after backward   gradients
+//   FULL_SHARD       yes                   yes                    reduce-scatter over all ranks
+//   HYBRID_SHARD     yes                   yes                    reduce-scatter in the block, then summed over copies
+//   SHARD_GRAD_OP    no                    yes                    reduce-scatter over all ranks
+//   NO_SHARD         no                    when it changes        summed over copies
+//
+// The last stage is kept for the backward that follows, and so is a stage whose parameters a later one shares (tied
+// embeddings), in forward and evaluation. When the last gradient of a stage is there, the reduction starts in
+// reduce_dtype, while backward goes on (gradient_reduction.h); its result is added to the fp32 gradient shard.
 //
 // Gradients are sums over ranks: the caller divides the loss by the count of tokens of all ranks and micro-batches.
-// What travels is one rank's gradient and the sum is taken in fp32, so fp16 needs no division before and after the
-// reduction.
+// Where fp16 is param_dtype or reduce_dtype, backward works with gradients of a rank's own mean, as FSDP's does, so
+// that a loss scale means the same; they are divided before the reduction (fp16 reduce_dtype: near the root of the
+// number of ranks) and after it.
 //
 // Thread-safety: one thread; autograd's CPU work runs on the calling thread.
 #pragma once
@@ -23,7 +33,7 @@
 #include "worker/trainer/checkpoint/checkpoint.h"
 #include "worker/trainer/config/job.h"
 #include "worker/trainer/model/model.h"
-#include "worker/trainer/sharding/collectives.h"
+#include "worker/trainer/sharding/mesh.h"
 
 namespace mp::trainer {
 
@@ -42,21 +52,33 @@ struct ShardView {
 
 class ShardedModel {
  public:
-  // Initialises the master shards from `seed`: the same weights whatever the world size, no rank ever holding more than
-  // its shards plus one parameter. Neither `model` nor `collectives` is owned; both must outlive this.
-  ShardedModel(Model* model, const PrecisionConfig& precision, Collectives* collectives, int64_t seed);
+  struct Options {
+    PrecisionConfig precision;
+    ShardingConfig sharding;
+    int64_t micro_batches = 1;  // of an optimizer step
+    int64_t seed = 0;
+  };
+
+  // Initialises the master shards from the seed: the same weights whatever the world size (initialise.h); no rank holds
+  // more than its shards. Neither `model` nor `mesh` is owned; both must outlive this.
+  ShardedModel(Model* model, const Options& options, const ShardingMesh* mesh);
   ~ShardedModel();
   ShardedModel(const ShardedModel&) = delete;
   ShardedModel& operator=(const ShardedModel&) = delete;
 
   // Sum of token losses of this rank's micro-batch, fp32 []. With grad mode on it can be passed to Backward once.
   at::Tensor Forward(const Batch& batch);
-  // Backward of loss * factor (fp32 []); every gradient shard has the sum over ranks when it returns.
-  void Backward(const at::Tensor& loss, const at::Tensor& factor);
+  // Backward of loss * factor (fp32 []). With `last_micro_batch`, or always with sync_each_batch, every gradient shard
+  // has the sum over ranks and micro-batches when it returns.
+  void Backward(const at::Tensor& loss, const at::Tensor& factor, bool last_micro_batch);
+  // After master shards were written to: parameters that are still gathered are stale.
+  void ParametersChanged();
 
   std::vector<ShardView>& shards();
   void ClearGradients();
   int64_t parameter_count() const;  // of the whole model
+  // False on ranks that hold copies of what an earlier rank holds: a checkpoint has it once.
+  bool holds_first_copy() const;
 
   // The cut of per-stage fp32 tensors [shard_size], in the order of shards(), into slices by parameter name, sharing
   // memory.

@@ -25,6 +25,9 @@ class SingleRank : public Collectives {
   void AllReduce(at::Tensor /*tensor*/, Op /*op*/) override {}
   void Barrier() override {}
   std::vector<std::string> AllGatherStrings(const std::string& mine) override { return {mine}; }
+  std::unique_ptr<Collectives> Subgroup(const std::string& /*name*/, const std::vector<int>& /*ranks*/) override {
+    return MakeSingleRankCollectives();
+  }
   WireBytes bytes() const override { return {}; }
 };
 

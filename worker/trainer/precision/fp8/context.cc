@@ -105,7 +105,7 @@ struct Context::Impl {
   explicit Impl(const Fp8Config& config_in) : config(config_in) {}
 
   Fp8Config config;
-  bool training = true;
+  CastMode mode;
   std::vector<std::unique_ptr<LinearState>> linears;
   Direction forward{"forward", {}, {}};
   Direction backward{"backward", {}, {}};
@@ -117,7 +117,7 @@ Context::~Context() = default;
 
 LinearState* Context::AddLinear(const std::string& name) {
   impl_->linears.push_back(
-      std::make_unique<LinearState>(name, Format::kE4M3, BackwardFormat(impl_->config), &impl_->training));
+      std::make_unique<LinearState>(name, Format::kE4M3, BackwardFormat(impl_->config), &impl_->mode));
   LinearState* linear = impl_->linears.back().get();
   impl_->forward.tensors.push_back(&linear->input());
   impl_->forward.tensors.push_back(&linear->weight());
@@ -139,7 +139,9 @@ void Context::UpdateBackward(const MaxReduce& reduce) {
   impl_->backward.Update(impl_->config, MaxValue(BackwardFormat(impl_->config)), reduce);
 }
 
-void Context::set_training(bool training) { impl_->training = training; }
+void Context::set_training(bool training) { impl_->mode.training = training; }
+
+void Context::set_recomputing(bool recomputing) { impl_->mode.recomputing = recomputing; }
 
 std::vector<TensorStatistics> Context::Statistics() const {
   std::vector<TensorStatistics> all;

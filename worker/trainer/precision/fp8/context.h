@@ -58,6 +58,9 @@ class Context {
 
   // Evaluation: casts use the scales and leave histories and statistics alone.
   void set_training(bool training);
+  // While a forward runs again in backward (activation checkpointing): casts use the scales of this step's forwards and
+  // leave histories and statistics alone.
+  void set_recomputing(bool recomputing);
 
   std::vector<TensorStatistics> Statistics() const;
 

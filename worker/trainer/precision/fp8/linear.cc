@@ -28,8 +28,8 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
     const at::Tensor rows = x.reshape({-1, x.size(-1)}).contiguous();
     TORCH_CHECK(WhyNotEligible(weight.size(0), weight.size(1), rows.size(0)).empty(), state->name(), ": ",
                 WhyNotEligible(weight.size(0), weight.size(1), rows.size(0)));
-    const float input_scale = state->input().scale;
-    const float weight_scale = state->weight().scale;
+    const float input_scale = state->Scale(state->input());
+    const float weight_scale = state->Scale(state->weight());
     const Quantised qx = state->Cast(rows, &state->input(), state->forward_format());
     const Quantised qw = state->Cast(weight, &state->weight(), state->forward_format());
     const float alpha = (1.0F / input_scale) * (1.0F / weight_scale);
@@ -74,8 +74,8 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
 }  // namespace
 
 Quantised LinearState::Cast(const at::Tensor& x, TensorState* state, Format format) const {
-  Quantised result = Quantise(x, state->scale, format);
-  if (*training_) {
+  Quantised result = Quantise(x, Scale(*state), format);
+  if (mode_->training && !mode_->recomputing) {
     state->amax = std::max(state->amax, result.statistics.amax);
     state->step_amax = std::max(state->step_amax, result.statistics.amax);
     state->step_scale = state->scale;

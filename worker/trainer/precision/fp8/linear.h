@@ -29,10 +29,17 @@ struct TensorState {
   int64_t overflows = 0;
 };
 
+// What casts do at present, for all linears of a context.
+struct CastMode {
+  bool training = true;  // else histories and statistics stay as they are
+  // A forward runs again in backward: its casts use the scales of the first time and leave no trace (TE#1190).
+  bool recomputing = false;
+};
+
 class LinearState {
  public:
-  LinearState(std::string name, Format forward, Format backward, const bool* training)
-      : name_(std::move(name)), forward_(forward), backward_(backward), training_(training) {}
+  LinearState(std::string name, Format forward, Format backward, const CastMode* mode)
+      : name_(std::move(name)), forward_(forward), backward_(backward), mode_(mode) {}
 
   const std::string& name() const { return name_; }
   Format forward_format() const { return forward_; }
@@ -41,6 +48,8 @@ class LinearState {
   TensorState& weight() { return weight_; }
   TensorState& grad_output() { return grad_output_; }
 
+  // The scale of a cast now.
+  float Scale(const TensorState& state) const { return mode_->recomputing ? state.step_scale : state.scale; }
   // Quantises and, when training, records.
   Quantised Cast(const at::Tensor& x, TensorState* state, Format format) const;
 
@@ -48,7 +57,7 @@ class LinearState {
   std::string name_;
   Format forward_;
   Format backward_;
-  const bool* training_;  // the context's
+  const CastMode* mode_;  // the context's
   TensorState input_;
   TensorState weight_;
   TensorState grad_output_;

@@ -1,0 +1,59 @@
+// The optimizers of torch.optim on flat fp32 shards, one pass over memory each.
+//
+// t counts applied steps from 1. With found_inf nothing changes, t neither. Scale factor, found_inf and t are tensors:
+// the step does not wait for a device.
+//
+// Thread-safety: one thread.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/trainer/config/job.h"
+#include "worker/trainer/optim/gradients.h"
+#include "worker/trainer/sharding/sharded_model.h"
+
+namespace mp::trainer {
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  // Updates the master shards. The learning rate follows the training's schedule.
+  void Step(std::vector<ShardView>& shards, const GradientSummary& gradients);
+
+  // int64 []: updates applied so far.
+  const at::Tensor& applied_steps() const { return applied_steps_; }
+  // What is kept of each parameter, by torch.optim's name ("exp_avg"): fp32 [shard_size] in the order of shards.
+  const std::map<std::string, std::vector<at::Tensor>>& state() const { return state_; }
+
+ protected:
+  Optimizer(const TrainingConfig& training, const std::vector<ShardView>& shards,
+            const std::vector<std::string>& state_names);
+
+  // One range of one shard: fp32 values of parameter, gradient and state.
+  struct Range {
+    float* parameter;
+    const float* gradient;
+    std::vector<float*> state;  // in the alphabetical order of names
+    int64_t count;
+    double weight_decay;
+  };
+  // factor: unscales and clips. applied: updates before this one.
+  virtual void Update(const Range& range, float factor, double learning_rate, int64_t applied) = 0;
+
+  const TrainingConfig training_;
+
+ private:
+  at::Tensor applied_steps_;
+  std::map<std::string, std::vector<at::Tensor>> state_;
+};
+
+// training.optim, with zeros for state.
+std::unique_ptr<Optimizer> MakeOptimizer(const TrainingConfig& training, const std::vector<ShardView>& shards);
+
+}  // namespace mp::trainer
