@@ -51,5 +51,43 @@ TEST(FlatLayoutTest, ShardsCoverEachElementOnceInEveryWorld) {
   }
 }
 
+// Shards of one world, written to and read from a checkpoint's slices, are the shards of another.
+TEST(FlatLayoutTest, ReshardingGivesBackTheSame) {
+  std::mt19937 random(12);
+  const auto value = [](size_t parameter, int64_t element) {
+    return static_cast<int64_t>(parameter) * 1000000 + element;
+  };
+  for (int round = 0; round < 100; ++round) {
+    const auto specs = RandomSpecs(random);
+    const int from = std::uniform_int_distribution<int>(1, 9)(random);
+    const int to = std::uniform_int_distribution<int>(1, 9)(random);
+    const FlatLayout before(specs, from, std::uniform_int_distribution<int>(1, 4)(random));
+    const FlatLayout after(specs, to, std::uniform_int_distribution<int>(1, 4)(random));
+    std::vector<std::vector<int64_t>> whole;
+    for (const ParameterSpec& spec : specs) whole.emplace_back(static_cast<size_t>(spec.numel()), -1);
+    for (int shard = 0; shard < from; ++shard) {
+      for (const FlatLayout::Piece& piece : before.Pieces(shard)) {
+        for (int64_t i = piece.parameter_begin; i < piece.parameter_begin + piece.count; ++i)
+          whole[piece.parameter][static_cast<size_t>(i)] = value(piece.parameter, i);
+      }
+    }
+    size_t seen = 0;
+    for (int shard = 0; shard < to; ++shard) {
+      for (const FlatLayout::Piece& piece : after.Pieces(shard)) {
+        for (int64_t i = piece.parameter_begin; i < piece.parameter_begin + piece.count; ++i, ++seen)
+          ASSERT_EQ(whole[piece.parameter][static_cast<size_t>(i)], value(piece.parameter, i));
+      }
+    }
+    size_t elements = 0;
+    for (const auto& parameter : whole) elements += parameter.size();
+    ASSERT_EQ(seen, elements);
+  }
+}
+
+TEST(FlatLayoutTest, AShardIsCutEvenlyOnceMore) {
+  const std::vector<ParameterSpec> specs = {{"p", {1000}, ParameterSpec::Init::kZeros, 0, false}};
+  for (const int parts : {1, 2, 3, 5}) EXPECT_EQ(FlatLayout(specs, 3, parts).shard_size() % parts, 0);
+}
+
 }  // namespace
 }  // namespace mp::trainer
