@@ -19,7 +19,7 @@ class RankTestCase(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         specs.write_corpus(self.folder)
 
-    def start(self, spec, world, env=()):
+    def start(self, spec, world, env=(), **options):
         """Starts the ranks; (process, output file) of each."""
         path = self.folder / f"{spec['name']}.json"
         path.write_text(json.dumps(spec))
@@ -35,7 +35,7 @@ class RankTestCase(unittest.TestCase):
             errors = open(self.folder / f"{spec['name']}-{rank}.err", "w+")
             self.addCleanup(output.close)
             self.addCleanup(errors.close)
-            process = subprocess.Popen([BIN / "mp-trainer", "--job", path], cwd=self.folder, env=variables, stdout=output, stderr=errors)
+            process = subprocess.Popen([BIN / "mp-trainer", "--job", path], cwd=self.folder, env=variables, stdout=output, stderr=errors, **options)
             self.addCleanup(lambda p=process: (p.kill(), p.wait()))
             ranks.append((process, output, errors))
         return ranks

@@ -131,6 +131,21 @@ print(sent() - before)
         spec = specs.training("gone", steps=5, data__train=[{"path": "gone.txt"}])
         self.assertEqual(self.start(spec, 1)[0][0].wait(timeout=30), 15)
 
+    def test_out_of_memory_says_where_and_how_much(self):
+        import resource
+        limit = lambda: resource.setrlimit(resource.RLIMIT_DATA, (900 << 20, 900 << 20))
+        for phase, changes in (("initialisation", {"hidden_size": 2048, "num_hidden_layers": 8}), ("(forward|backward) of step", {})):
+            with self.subTest(phase=phase):
+                spec = specs.training(f"oom-{len(changes)}", policy="FP32", steps=5, training__eval_strategy="NO")
+                spec["model"]["config"].update(changes)
+                if not changes:
+                    spec["training"]["per_device_train_batch_size"] = 900
+                rank = self.start(spec, 1, preexec_fn=limit)[0]
+                self.assertEqual(rank[0].wait(timeout=60), 10)
+                failed = self.events(rank)[-1]["failed"]
+                self.assertEqual(failed["cause"], "END_CAUSE_OUT_OF_MEMORY")
+                self.assertRegex(failed["message"], rf"out of memory in {phase}.*: you tried to allocate \d+ bytes; this rank holds \d+ MiB")
+
     def test_divergence_is_its_own_cause(self):
         spec = specs.training("nan", policy="FP32", steps=50, training__learning_rate=1e30, training__max_grad_norm=0, training__warmup_steps=0)
         ranks = self.start(spec, 1)

@@ -18,6 +18,7 @@
 
 #include "worker/trainer/config/error.h"
 #include "worker/trainer/config/job.h"
+#include "worker/trainer/loop/memory.h"
 #include "worker/trainer/loop/trainer.h"
 #include "worker/trainer/report/reporter.h"
 #include "worker/trainer/sharding/process_group.h"
@@ -94,18 +95,28 @@ void PrepareProcess() {
   _exit(3);
 }
 
-void Train(const JobConfig& job, const Rendezvous& rendezvous, Reporter* reporter, int64_t* step) {
+void Train(const JobConfig& job, const Rendezvous& rendezvous, Reporter* reporter, Whereabouts* whereabouts) {
   const char* resume = std::getenv("MP_RESUME_FROM");  // NOLINT(concurrency-mt-unsafe): nothing writes it
   const auto collectives = JoinProcessGroup(rendezvous);
-  Trainer trainer(job, IntegerFromEnvironment("MP_ATTEMPT", 1),
-                  resume != nullptr && *resume != '\0' ? resume : job.training.resume_from_checkpoint,
-                  collectives.get(), reporter);
-  try {
-    trainer.Run();
-  } catch (...) {
-    *step = trainer.step();
-    throw;
+  Trainer(job, IntegerFromEnvironment("MP_ATTEMPT", 1),
+          resume != nullptr && *resume != '\0' ? resume : job.training.resume_from_checkpoint, collectives.get(),
+          reporter, whereabouts)
+      .Run();
+}
+
+// `detail`: what the allocator said, if anything.
+std::string OutOfMemoryMessage(const Whereabouts& whereabouts, const std::string& detail) {
+  constexpr int64_t kMiB = int64_t{1} << 20;
+  std::string message = std::string("out of memory in ") + whereabouts.phase.load();
+  if (whereabouts.step.load() > 0) message += " of step " + std::to_string(whereabouts.step.load());
+  // c10's CPU allocator: "... you tried to allocate N bytes. Error code 12 ..."
+  if (const size_t asked = detail.find("you tried to allocate "); asked != std::string::npos) {
+    message += ": " + detail.substr(asked, detail.find(" bytes", asked) + 6 - asked);
   }
+  return message + "; this rank holds " + std::to_string(ResidentBytes() / kMiB) + " MiB, " +
+         std::to_string(PeakResidentBytes() / kMiB) +
+         " MiB at its peak. Smaller: training.per_device_train_batch_size, data.sequence_length, "
+         "training.activation_checkpointing, or more ranks under a sharding strategy";
 }
 
 int Fail(Reporter* reporter, EndCause cause, const std::string& message, int64_t step) {
@@ -117,7 +128,7 @@ int Fail(Reporter* reporter, EndCause cause, const std::string& message, int64_t
 // The one border between exceptions and exit status.
 int Run(const Arguments& arguments) {
   std::unique_ptr<Reporter> reporter;
-  int64_t step = 0;
+  Whereabouts whereabouts;
   try {
     PrepareProcess();
     const Rendezvous rendezvous = RendezvousFromEnvironment();
@@ -138,17 +149,19 @@ int Run(const Arguments& arguments) {
           "resources.node_class: hosts of class P4 and P5 train with CUDA, which this mp-trainer is built "
           "without; CPU is the class that it runs");
     }
-    Train(job, rendezvous, reporter.get(), &step);
+    Train(job, rendezvous, reporter.get(), &whereabouts);
     return 0;
   } catch (const TrainerError& error) {
-    return Fail(reporter.get(), error.cause(), error.what(), step);
+    return Fail(reporter.get(), error.cause(), error.what(), whereabouts.step.load());
   } catch (const std::bad_alloc&) {
-    return Fail(reporter.get(), EndCause::kOutOfMemory, "out of memory", step);
+    return Fail(reporter.get(), EndCause::kOutOfMemory, OutOfMemoryMessage(whereabouts, ""), whereabouts.step.load());
   } catch (const c10::Error& error) {
     const std::string what = error.what_without_backtrace();
     // c10's CPU allocator throws a plain error with this text.
-    if (what.find("allocate memory") != std::string::npos)
-      return Fail(reporter.get(), EndCause::kOutOfMemory, what, step);
+    if (what.find("allocate memory") != std::string::npos) {
+      return Fail(reporter.get(), EndCause::kOutOfMemory, OutOfMemoryMessage(whereabouts, what),
+                  whereabouts.step.load());
+    }
     std::fprintf(stderr, "mp-trainer: %s\n", what.c_str());
     return 1;
   } catch (const std::exception& error) {

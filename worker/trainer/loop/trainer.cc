@@ -6,21 +6,21 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "worker/trainer/config/error.h"
 #include "worker/trainer/data/loader.h"
 #include "worker/trainer/loop/memory.h"
 #include "worker/trainer/loop/state.h"
+#include "worker/trainer/loop/step_metrics.h"
 #include "worker/trainer/model/registry.h"
 #include "worker/trainer/optim/gradients.h"
 #include "worker/trainer/optim/optimizer.h"
-#include "worker/trainer/optim/schedule.h"
 #include "worker/trainer/precision/fp8/context.h"
 #include "worker/trainer/precision/loss_scale.h"
 #include "worker/trainer/precision/policy.h"
@@ -67,12 +67,13 @@ void CheckSequenceLength(const JobConfig& job, const Model& model) {
 
 struct Trainer::Impl {
   Impl(const JobConfig& job_in, int attempt_in, std::string resume_from_in, Collectives* collectives_in,
-       Reporter* reporter_in)
+       Reporter* reporter_in, Whereabouts* whereabouts_in)
       : job(job_in),
         attempt(attempt_in),
         resume_from(std::move(resume_from_in)),
         collectives(collectives_in),
         reporter(reporter_in),
+        whereabouts(At(whereabouts_in, "initialisation")),
         fp8(MakeFp8Context(job.precision)),
         model(MakeModel(job.model, job.precision, job.training.activation_checkpointing,
                         job.training.per_device_train_batch_size * job.data.sequence_length, fp8.get())),
@@ -82,10 +83,16 @@ struct Trainer::Impl {
         sharded(model.get(), {job.precision, job.sharding, job.training.gradient_accumulation_steps, job.training.seed},
                 &mesh),
         optimizer(MakeOptimizer(job.training, sharded.shards())),
-        scaler(job.precision.loss_scale) {
+        scaler(job.precision.loss_scale),
+        metrics(collectives_in) {
     CheckSequenceLength(job, *model);
   }
 
+  static Whereabouts* At(Whereabouts* whereabouts, const char* phase) {
+    whereabouts->phase.store(phase);
+    return whereabouts;
+  }
+  void At(const char* phase) { At(whereabouts, phase); }
   bool IsFirstRank() const { return collectives->rank() == 0; }
   TrainingState State() { return {&progress, &sharded, optimizer.get(), &scaler, fp8.get(), loader.get()}; }
   bool IsEvalStep() const {
@@ -97,16 +104,9 @@ struct Trainer::Impl {
            (job.training.save_steps > 0 && progress.step % job.training.save_steps == 0);
   }
 
-  // What one optimizer step leaves behind; tensors until a logging step reads them.
-  struct StepResult {
-    at::Tensor loss_sum;  // fp64 [2]: sum of token losses, count of valid labels, over all ranks once reduced
-    GradientSummary gradients;
-    double learning_rate = 0;
-    at::Tensor scale;  // fp32 []: of this step
-  };
-
   StepResult Step() {
     const auto& training = job.training;
+    At("data");
     std::vector<Batch> batches;
     at::Tensor totals = at::zeros({2}, at::TensorOptions().dtype(at::kDouble));
     for (int64_t i = 0; i < training.gradient_accumulation_steps; ++i) {
@@ -121,87 +121,104 @@ struct Trainer::Impl {
     if (fp8) fp8->BeginStep();
     at::Tensor loss_sum = at::zeros({}, at::TensorOptions().dtype(at::kDouble));
     for (size_t i = 0; i < batches.size(); ++i) {
+      At("forward");
       const at::Tensor loss = sharded.Forward(batches[i]);
       loss_sum.add_(loss.detach().to(at::kDouble));
       if (fp8 && i + 1 == batches.size()) {
         fp8->UpdateForward([this](at::Tensor& amaxes) { collectives->AllReduce(amaxes, Collectives::Op::kMax); });
       }
+      At("backward");
       sharded.Backward(loss, factor, i + 1 == batches.size());
     }
     if (fp8) {
       fp8->UpdateBackward([this](at::Tensor& amaxes) { collectives->AllReduce(amaxes, Collectives::Op::kMax); });
     }
-    result.loss_sum = totals;
-    result.loss_sum[0] = loss_sum;
+    At("optimizer");
+    result.loss_sum = loss_sum;
+    result.tokens = totals[1];
     result.gradients = SummariseGradients(sharded.shards(), result.scale, training.max_grad_norm, mesh.shard());
-    result.learning_rate = LearningRate(training, optimizer->applied_steps().item<int64_t>());
     optimizer->Step(sharded.shards(), result.gradients);
     sharded.ParametersChanged();
     scaler.Update(result.gradients.found_inf);
     sharded.ClearGradients();
+    result.learning_rate = optimizer->learning_rate();
+    result.consecutive_skips = scaler.consecutive_skips();
     return result;
   }
 
-  // Reads what the step left. The loss of the other ranks comes in here.
-  void Account(const StepResult& result) {
-    const bool skipped = result.gradients.found_inf.item<float>() > 0;
-    if (skipped) ++progress.skipped_steps;
-    const auto tokens = result.loss_sum[1].item<double>();
-    progress.tokens += static_cast<int64_t>(tokens);
-    if (scaler.GivesUp()) {
-      throw TrainerError(EndCause::kNonFinite,
-                         "the gradients of " + std::to_string(job.precision.loss_scale.max_consecutive_skips) +
-                             " steps in a row, the last of them step " + std::to_string(progress.step) +
-                             ", were not finite, down to a loss scale of " +
-                             std::to_string(result.scale.item<float>()) +
-                             "; see the frames before, precision.loss_scale.min_scale and max_consecutive_skips");
-    }
-    if (skipped && !scaler.skips()) {
-      throw TrainerError(EndCause::kNonFinite, "the gradient norm of step " + std::to_string(progress.step) + " is " +
-                                                   std::to_string(result.gradients.norm.item<double>()) +
-                                                   " and no loss scaling is on that could skip the step; see the "
-                                                   "frames before, or set precision.loss_scale");
-    }
-    if (progress.step % job.training.logging_steps == 0 || progress.step == job.training.max_steps) Log(result);
+  bool IsLoggingStep() const {
+    return progress.step % job.training.logging_steps == 0 || progress.step == job.training.max_steps;
   }
 
-  void Log(const StepResult& result) {
-    at::Tensor loss = result.loss_sum[0].clone();
-    collectives->AllReduce(loss, Collectives::Op::kSum);
-    last_loss = loss.item<double>() / std::max(1.0, result.loss_sum[1].item<double>());
-    const auto now = Clock::now();
-    const double seconds = std::chrono::duration<double>(now - frame_began).count();
-    const auto steps = static_cast<double>(progress.step - frame_step);
-    std::map<std::string, double> scalars = {
-        {"loss", last_loss},
-        {"learning_rate", result.learning_rate},
-        {"grad_norm", result.gradients.norm.item<double>()},
-        {"loss_scale", result.scale.item<float>()},
-        {"skipped_steps", static_cast<double>(progress.skipped_steps)},
-        {"tokens", static_cast<double>(progress.tokens)},
-        {"tokens_per_second", static_cast<double>(progress.tokens - frame_tokens) / seconds},
+  void Record(const StepResult& result) {
+    metrics.Count(progress.step, result);
+    if (!IsLoggingStep()) return;
+    metrics.Record(progress.step, result);
+    recorded_at = Clock::now();
+    recorded_wait_seconds = std::exchange(wait_seconds, 0);
+    if (fp8) fp8_statistics = fp8->Statistics();
+  }
+
+  // Reports the frame that waits, if any.
+  void Report() {
+    if (!metrics.has_frame()) return;
+    const StepMetrics::Frame frame = metrics.TakeFrame();
+    last_loss = frame.loss;
+    const double seconds = std::chrono::duration<double>(recorded_at - frame_began).count();
+    const auto steps = static_cast<double>(std::max<int64_t>(1, frame.step - frame_step));
+    const std::map<std::string, double> scalars = {
+        {"loss", frame.loss},
+        {"learning_rate", frame.learning_rate},
+        {"grad_norm", frame.grad_norm},
+        {"loss_scale", frame.loss_scale},
+        {"skipped_steps", static_cast<double>(frame.totals.skipped_steps)},
+        {"tokens", static_cast<double>(frame.totals.tokens)},
+        {"tokens_per_second", static_cast<double>(frame.totals.tokens - frame_tokens) / seconds},
         {"step_seconds", seconds / steps},
-        {"data_wait_seconds", wait_seconds / steps},
+        {"data_wait_seconds", recorded_wait_seconds / steps},
         {"memory_bytes", static_cast<double>(ResidentBytes())},
         {"memory_peak_bytes", static_cast<double>(PeakResidentBytes())},
     };
-    reporter->Frame(progress.step, scalars, fp8 ? fp8->Statistics() : std::vector<fp8::TensorStatistics>{});
+    reporter->Frame(frame.step, scalars, fp8_statistics);
     if (IsFirstRank()) {
       std::fprintf(stderr, "step %lld/%lld  loss %.4f  grad norm %.3f  lr %.3g  scale %.6g  %.0f tokens/s\n",
-                   static_cast<long long>(progress.step), static_cast<long long>(job.training.max_steps), last_loss,
-                   scalars["grad_norm"], scalars["learning_rate"], scalars["loss_scale"], scalars["tokens_per_second"]);
+                   static_cast<long long>(frame.step), static_cast<long long>(job.training.max_steps), frame.loss,
+                   frame.grad_norm, frame.learning_rate, frame.loss_scale, scalars.at("tokens_per_second"));
     }
-    StartFrame();
+    frame_began = recorded_at;
+    frame_step = frame.step;
+    frame_tokens = frame.totals.tokens;
+    RefuseNonFinite(frame);
   }
 
+  void RefuseNonFinite(const StepMetrics::Frame& frame) {
+    if (scaler.GivesUp(frame.consecutive_skips)) {
+      whereabouts->step.store(frame.step);
+      throw TrainerError(EndCause::kNonFinite,
+                         "the gradients of " + std::to_string(frame.consecutive_skips) +
+                             " steps in a row, the last of them step " + std::to_string(frame.step) +
+                             ", were not finite, down to a loss scale of " + std::to_string(frame.loss_scale) +
+                             "; see the frames before, precision.loss_scale.min_scale and max_consecutive_skips");
+    }
+    if (frame.non_finite_step > 0 && !scaler.skips()) {
+      whereabouts->step.store(frame.non_finite_step);
+      throw TrainerError(EndCause::kNonFinite,
+                         "the gradients of step " + std::to_string(frame.non_finite_step) +
+                             " are not finite and no loss scaling is on that could skip the step; see the frames "
+                             "before, or set precision.loss_scale");
+    }
+  }
+
+  // After what is no part of a step.
   void StartFrame() {
     frame_began = Clock::now();
     frame_step = progress.step;
-    frame_tokens = progress.tokens;
+    frame_tokens = metrics.totals().tokens;
     wait_seconds = 0;
   }
 
   void Evaluate() {
+    At("evaluation");
     const at::NoGradGuard no_grad;
     if (fp8) fp8->set_training(false);
     at::Tensor totals = at::zeros({2}, at::TensorOptions().dtype(at::kDouble));
@@ -218,29 +235,48 @@ struct Trainer::Impl {
     std::fprintf(stderr, "step %lld  evaluation loss %.4f\n", static_cast<long long>(progress.step), *eval_loss);
   }
 
+  void OneStep() {
+    whereabouts->step.store(++progress.step);
+    const StepResult result = Step();
+    Report();  // of the step before: its values are there by now
+    Record(result);
+    const bool evaluates = IsEvalStep();
+    const bool saves = IsSaveStep() || SaveWasAsked();
+    if (!evaluates && !saves && progress.step < job.training.max_steps) return;
+    Report();
+    if (evaluates) Evaluate();
+    if (saves) Save();
+    StartFrame();
+  }
+
+  void Save() {
+    At("checkpoint");
+    const StepMetrics::Totals totals = metrics.totals();
+    progress.skipped_steps = totals.skipped_steps;
+    progress.tokens = totals.tokens;
+    SaveState(State(), job.training.output_dir, attempt, collectives, reporter);
+  }
+
   void Run() {
     reporter->Started(collectives->world_size(), sharded.parameter_count());
     if (IsFirstRank()) reporter->PrecisionPlan(model->linear_plan());
+    At("resume");
     LoadState(State(), job.training.output_dir, resume_from, collectives, reporter);
+    metrics.set_totals({progress.skipped_steps, progress.tokens});
     StartFrame();
-    while (progress.step < job.training.max_steps) {
-      step.store(++progress.step);
-      Account(Step());
-      const bool evaluates = IsEvalStep();
-      if (evaluates) Evaluate();
-      if (IsSaveStep() || SaveWasAsked()) {
-        SaveState(State(), job.training.output_dir, attempt, collectives, reporter);
-        StartFrame();
-      } else if (evaluates) {
-        StartFrame();
-      }
+    try {
+      while (progress.step < job.training.max_steps) OneStep();
+    } catch (const TrainerError& error) {
+      // What the step before left is known; a lost peer takes nothing of it away.
+      if (error.cause() == EndCause::kPeerLost) Report();
+      throw;
     }
     if (IsFirstRank()) {
-      std::map<std::string, double> metrics;
-      metrics["loss"] = last_loss;
-      if (eval_loss) metrics["eval_loss"] = *eval_loss;
-      AddWireBytes(collectives->bytes(), &metrics);
-      reporter->Finished(progress.step, metrics);
+      std::map<std::string, double> summary;
+      summary["loss"] = last_loss;
+      if (eval_loss) summary["eval_loss"] = *eval_loss;
+      AddWireBytes(collectives->bytes(), &summary);
+      reporter->Finished(progress.step, summary);
     }
   }
 
@@ -259,6 +295,7 @@ struct Trainer::Impl {
   const std::string resume_from;
   Collectives* const collectives;
   Reporter* const reporter;
+  Whereabouts* const whereabouts;
   std::unique_ptr<fp8::Context> fp8;
   std::unique_ptr<Model> model;
   std::unique_ptr<TrainLoader> loader;
@@ -267,25 +304,27 @@ struct Trainer::Impl {
   ShardedModel sharded;
   std::unique_ptr<Optimizer> optimizer;
   LossScaler scaler;
+  StepMetrics metrics;
   Progress progress;
-  std::atomic<int64_t> step{0};
 
-  Clock::time_point frame_began;
+  Clock::time_point frame_began;  // the step before the present frame's first one ended
   int64_t frame_step = 0;
   int64_t frame_tokens = 0;
   double wait_seconds = 0;
+  // Of the frame that waits.
+  Clock::time_point recorded_at;
+  double recorded_wait_seconds = 0;
+  std::vector<fp8::TensorStatistics> fp8_statistics;
   double last_loss = 0;
   std::optional<double> eval_loss;
 };
 
 Trainer::Trainer(const JobConfig& job, int attempt, std::string resume_from, Collectives* collectives,
-                 Reporter* reporter)
-    : impl_(std::make_unique<Impl>(job, attempt, std::move(resume_from), collectives, reporter)) {}
+                 Reporter* reporter, Whereabouts* whereabouts)
+    : impl_(std::make_unique<Impl>(job, attempt, std::move(resume_from), collectives, reporter, whereabouts)) {}
 
 Trainer::~Trainer() = default;
 
 void Trainer::Run() { impl_->Run(); }
-
-int64_t Trainer::step() const { return impl_->step.load(); }
 
 }  // namespace mp::trainer

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "worker/trainer/config/job.h"
+#include "worker/trainer/loop/whereabouts.h"
 #include "worker/trainer/report/reporter.h"
 #include "worker/trainer/sharding/collectives.h"
 
@@ -18,16 +19,15 @@ namespace mp::trainer {
 
 class Trainer {
  public:
-  // `resume_from`: none | latest | path of one checkpoint. `collectives` and `reporter` are not owned and must outlive
-  // this.
-  Trainer(const JobConfig& job, int attempt, std::string resume_from, Collectives* collectives, Reporter* reporter);
+  // `resume_from`: none | latest | path of one checkpoint. `collectives`, `reporter` and `whereabouts` are not owned
+  // and must outlive this; the last is kept up to date from here on.
+  Trainer(const JobConfig& job, int attempt, std::string resume_from, Collectives* collectives, Reporter* reporter,
+          Whereabouts* whereabouts);
   ~Trainer();
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
   void Run();
-  // The step at work, for error reports; may be read from another thread.
-  int64_t step() const;
 
  private:
   struct Impl;

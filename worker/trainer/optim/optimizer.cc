@@ -11,7 +11,9 @@ namespace mp::trainer {
 
 Optimizer::Optimizer(const TrainingConfig& training, const std::vector<ShardView>& shards,
                      const std::vector<std::string>& state_names)
-    : training_(training), applied_steps_(at::zeros({}, at::TensorOptions().dtype(at::kLong))) {
+    : training_(training),
+      applied_steps_(at::zeros({}, at::TensorOptions().dtype(at::kLong))),
+      learning_rate_(at::zeros({}, at::TensorOptions().dtype(at::kDouble))) {
   for (const std::string& name : state_names) {
     for (const ShardView& shard : shards) state_[name].push_back(at::zeros_like(shard.master));
   }
@@ -19,9 +21,10 @@ Optimizer::Optimizer(const TrainingConfig& training, const std::vector<ShardView
 
 void Optimizer::Step(std::vector<ShardView>& shards, const GradientSummary& gradients) {
   // On the CPU reading a tensor waits for nothing.
-  if (*gradients.found_inf.const_data_ptr<float>() > 0) return;
   const int64_t applied = *applied_steps_.const_data_ptr<int64_t>();
   const double learning_rate = LearningRate(training_, applied);
+  learning_rate_.fill_(learning_rate);
+  if (*gradients.found_inf.const_data_ptr<float>() > 0) return;
   const float factor = *gradients.factor.const_data_ptr<float>();
   for (size_t i = 0; i < shards.size(); ++i) {
     for (const ShardView::Range& part : shards[i].ranges) {

@@ -26,6 +26,8 @@ class Optimizer {
   // Updates the master shards. The learning rate follows the training's schedule.
   void Step(std::vector<ShardView>& shards, const GradientSummary& gradients);
 
+  // fp64 []: of the last Step, or of the one that it skipped.
+  const at::Tensor& learning_rate() const { return learning_rate_; }
   // int64 []: updates applied so far.
   const at::Tensor& applied_steps() const { return applied_steps_; }
   // What is kept of each parameter, by torch.optim's name ("exp_avg"): fp32 [shard_size] in the order of shards.
@@ -50,6 +52,7 @@ class Optimizer {
 
  private:
   at::Tensor applied_steps_;
+  at::Tensor learning_rate_;
   std::map<std::string, std::vector<at::Tensor>> state_;
 };
 

@@ -34,9 +34,8 @@ void LossScaler::Update(const at::Tensor& found_inf) {
   if (config_.min_scale > 0) scale_.clamp_min_(config_.min_scale);
 }
 
-bool LossScaler::GivesUp() const {
-  return skips() && config_.max_consecutive_skips > 0 &&
-         consecutive_skips_.item<int64_t>() >= config_.max_consecutive_skips;
+bool LossScaler::GivesUp(int64_t consecutive_skips) const {
+  return skips() && config_.max_consecutive_skips > 0 && consecutive_skips >= config_.max_consecutive_skips;
 }
 
 JsonValue LossScaler::State() const {

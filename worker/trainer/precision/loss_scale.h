@@ -31,8 +31,10 @@ class LossScaler {
   // Call once a step, after the optimizer. found_inf: fp32 [], above 0 when a gradient of any rank was not finite.
   void Update(const at::Tensor& found_inf);
 
-  // Whether max_consecutive_skips steps in a row were skipped. Reading waits for the device.
-  bool GivesUp() const;
+  // int64 []: how many steps in a row were skipped up to now.
+  const at::Tensor& consecutive_skips() const { return consecutive_skips_; }
+  // Whether so many are more than the job wants to see.
+  bool GivesUp(int64_t consecutive_skips) const;
 
   // {"mode", "scale", "growth_tracker", "consecutive_skips"}; reading waits for the device.
   JsonValue State() const;
