@@ -134,12 +134,11 @@ print(sent() - before)
     def test_out_of_memory_says_where_and_how_much(self):
         import resource
         limit = lambda: resource.setrlimit(resource.RLIMIT_DATA, (900 << 20, 900 << 20))
-        for phase, changes in (("initialisation", {"hidden_size": 2048, "num_hidden_layers": 8}), ("(forward|backward) of step", {})):
+        for phase, changes in (("initialisation", {"hidden_size": 2048, "num_hidden_layers": 8}), ("(forward|backward) of step", {"hidden_size": 256})):
             with self.subTest(phase=phase):
-                spec = specs.training(f"oom-{len(changes)}", policy="FP32", steps=5, training__eval_strategy="NO")
+                spec = specs.training(f"oom-{changes['hidden_size']}", policy="FP32", steps=5, training__eval_strategy="NO")
                 spec["model"]["config"].update(changes)
-                if not changes:
-                    spec["training"]["per_device_train_batch_size"] = 900
+                spec["training"]["per_device_train_batch_size"] = 900
                 rank = self.start(spec, 1, preexec_fn=limit)[0]
                 self.assertEqual(rank[0].wait(timeout=60), 10)
                 failed = self.events(rank)[-1]["failed"]
