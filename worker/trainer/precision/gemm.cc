@@ -51,6 +51,7 @@ at::Tensor MatMul(const at::Tensor& a, bool transpose_a, const at::Tensor& b, bo
   TORCH_CHECK(k == b.size(transpose_b ? 1 : 0) && a.scalar_type() == b.scalar_type(), "MatMul: ", a.sizes(), " ",
               a.scalar_type(), " and ", b.sizes(), " ", b.scalar_type(), " do not go together");
   if (m > 0 && n > 0 && k > 0 && a.scalar_type() == at::kBFloat16 && HasNativeBFloat16Gemm()) {
+    if (out_type == at::kBFloat16 && alpha == 1.0F) return at::mm(transpose_a ? a.t() : a, transpose_b ? b.t() : b);
     return FromFloatTensor(NativeBFloat16(a, transpose_a, b, transpose_b, m, n, k, alpha), 1.0F, out_type);
   }
   const at::Tensor wide_a = ToFloatTensor(a);

@@ -1,9 +1,9 @@
 // Matrix products of values that are exact in their type, accumulated in fp32, rounded once to the output's type.
 //
-// On a CPU whose bf16 instructions are fast (AVX512-BF16, AMX) bf16 operands are multiplied as they are; everywhere
-// else operands are widened to fp32 and multiplied there. Both sum exact products in fp32; they differ in the order of
-// the sum. The choice depends on the CPU alone, or on the environment variable MP_CPU_GEMM (native | fp32), so a
-// resumed run multiplies as before.
+// On a CPU with bf16 instructions (AVX512-BF16, AMX) bf16 operands are multiplied as they are, by oneDNN where the
+// result is bf16 and unscaled, else by MKL, which can give the fp32 sums; everywhere else operands are widened to fp32
+// and multiplied there. Both sum exact products in fp32; they differ in the order of the sum. The choice depends on the
+// CPU alone, or on the environment variable MP_CPU_GEMM (native | fp32), so a resumed run multiplies as before.
 //
 // Thread-safety: any thread.
 #pragma once
