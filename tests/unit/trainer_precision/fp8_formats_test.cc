@@ -4,10 +4,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "worker/trainer/precision/fp8/aten_cast.h"
+
 namespace mp::trainer::fp8 {
 namespace {
-
-at::ScalarType AtenType(Format format) { return format == Format::kE4M3 ? at::kFloat8_e4m3fn : at::kFloat8_e5m2; }
 
 at::Tensor AllBFloat16() {
   at::Tensor bits = at::arange(0, 65536, at::kInt).to(at::kShort);
@@ -65,6 +65,22 @@ TEST_P(Fp8FormatsTest, DecodeGivesBackWhatQuantiseMade) {
 TEST_P(Fp8FormatsTest, NanDoesNotEnterTheAmax) {
   EXPECT_EQ(Quantise(at::tensor({NAN, -3.0F, 2.0F}), 1.0F, GetParam()).statistics.amax, 3.0F);
   EXPECT_EQ(Quantise(at::zeros({17}), 1.0F, GetParam()).statistics.amax, 0.0F);
+}
+
+TEST_P(Fp8FormatsTest, TheCastInAtenOperationsIsTheSame) {
+  at::manual_seed(5);
+  const at::Tensor special = at::tensor({INFINITY, -INFINITY, NAN, 0.0F, -0.0F, 1e-30F, -1e-30F, 1e30F});
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const float scale : {1.0F, 0.01F, 300.0F}) {
+      const at::Tensor x = at::cat({at::randn({5000}) * 3, special}).to(type);
+      const Quantised loops = Quantise(x, scale, GetParam());
+      const AtenCast aten = CastByAten(x, at::full({1}, scale), GetParam());
+      EXPECT_TRUE(at::equal(aten.codes.view(at::kByte).bitwise_and(0x7F), loops.codes.bitwise_and(0x7F)));
+      EXPECT_EQ(aten.amax.item<float>(), loops.statistics.amax);
+      EXPECT_EQ(aten.underflows.item<int64_t>(), loops.statistics.underflows);
+      EXPECT_EQ(aten.overflows.item<int64_t>(), loops.statistics.overflows);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, Fp8FormatsTest, testing::Values(Format::kE4M3, Format::kE5M2),

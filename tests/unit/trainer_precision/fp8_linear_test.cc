@@ -25,9 +25,9 @@ TEST_P(Fp8LinearTest, ForwardAndBothGradientsAreProductsOfTheQuantisedOperands) 
   const double tolerance = GetParam() == at::kHalf ? 1e-3 : 5e-3;  // one rounding of the result
   CastMode mode;
   LinearState state("layer", Format::kE4M3, Format::kE5M2, &mode);
-  state.input().scale = 50.0F;
-  state.weight().scale = 300.0F;
-  state.grad_output().scale = 1000.0F;
+  state.input().scale.fill_(50.0);
+  state.weight().scale.fill_(300.0);
+  state.grad_output().scale.fill_(1000.0);
   const at::Tensor x = at::randn({2, 16, 48}).to(GetParam()).set_requires_grad(true);
   const at::Tensor w = at::randn({32, 48}).to(GetParam()).set_requires_grad(true);
   const at::Tensor bias = at::randn({32}).to(GetParam()).set_requires_grad(true);
@@ -42,8 +42,8 @@ TEST_P(Fp8LinearTest, ForwardAndBothGradientsAreProductsOfTheQuantisedOperands) 
   EXPECT_LE(Distance(x.grad().reshape({32, 48}), at::mm(qdy, qw)), tolerance);
   EXPECT_LE(Distance(w.grad(), at::mm(qdy.t(), qx)), tolerance);
   EXPECT_LE(Distance(bias.grad(), dy.reshape({32, 32}).to(at::kDouble).sum(0)), tolerance);
-  EXPECT_EQ(state.input().amax, x.abs().max().to(at::kFloat).item<float>());
-  EXPECT_EQ(state.grad_output().amax, dy.abs().max().to(at::kFloat).item<float>());
+  EXPECT_EQ(state.input().amax.item<float>(), x.abs().max().to(at::kFloat).item<float>());
+  EXPECT_EQ(state.grad_output().amax.item<float>(), dy.abs().max().to(at::kFloat).item<float>());
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Fp8LinearTest, testing::Values(at::kBFloat16, at::kHalf),

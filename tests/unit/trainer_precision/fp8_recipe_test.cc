@@ -24,11 +24,19 @@ struct OneTensor {
   float Step(float amax) {
     history[0] = amax;
     UpdateScales(config, 448.0F, 1, history.data(), &scale);
+    UpdateScales(config, 448.0F, at::full({1}, amax), history_tensor, scale_tensor);
+    EXPECT_EQ(scale_tensor.item<float>(), scale);
+    for (size_t i = 0; i < history.size(); ++i) {
+      EXPECT_EQ(history_tensor[static_cast<int64_t>(i)].item<float>(), history[i]) << i;
+    }
     return scale;
   }
   Fp8Config config;
   std::vector<float> history;
   float scale = 1.0F;
+  // The same, by the form for tensors.
+  at::Tensor history_tensor = at::zeros({config.amax_history_len, 1});
+  at::Tensor scale_tensor = at::ones({1});
 };
 
 Fp8Config Config(int length, Fp8Config::AmaxComputeAlgo algo = Fp8Config::AmaxComputeAlgo::kMax, int margin = 0) {
@@ -95,15 +103,15 @@ TEST(Fp8ContextTest, ScalesAreThoseOfTheReducedAmaxAndHoldFromTheNextCast) {
   const at::Tensor x = at::full({16, 16}, 2.0);
   context.BeginStep();
   linear->Cast(x, &linear->input(), Format::kE4M3);
-  EXPECT_EQ(linear->input().scale, 1.0F);
+  EXPECT_EQ(linear->input().scale.item<float>(), 1.0F);
   context.UpdateForward([](at::Tensor& amaxes) {
     ASSERT_EQ(amaxes.numel(), 2);
     amaxes[0].fill_(4.0);  // another rank saw more
   });
-  EXPECT_EQ(linear->input().scale, 112.0F);
-  EXPECT_EQ(linear->weight().scale, 1.0F);       // was not cast
-  EXPECT_EQ(context.Statistics()[0].amax, 2.0);  // this rank's own
-  EXPECT_EQ(context.Statistics()[0].scale, 1.0);
+  EXPECT_EQ(linear->input().scale.item<float>(), 112.0F);
+  EXPECT_EQ(linear->weight().scale.item<float>(), 1.0F);       // was not cast
+  EXPECT_EQ(context.Statistics(context.TakeSnapshot())[0].amax, 2.0);  // this rank's own
+  EXPECT_EQ(context.Statistics(context.TakeSnapshot())[0].scale, 1.0);
 }
 
 TEST(Fp8ContextTest, EvaluationLeavesHistoryAndStatisticsAlone) {
@@ -112,8 +120,8 @@ TEST(Fp8ContextTest, EvaluationLeavesHistoryAndStatisticsAlone) {
   context.BeginStep();
   context.set_training(false);
   linear->Cast(at::full({16, 16}, 9.0), &linear->input(), Format::kE4M3);
-  EXPECT_EQ(linear->input().amax, 0.0F);
-  EXPECT_EQ(context.Statistics()[0].amax, 0.0);
+  EXPECT_EQ(linear->input().amax.item<float>(), 0.0F);
+  EXPECT_EQ(context.Statistics(context.TakeSnapshot())[0].amax, 0.0);
 }
 
 TEST(Fp8ContextTest, MicroBatchesAccumulateTheAmax) {
@@ -122,7 +130,7 @@ TEST(Fp8ContextTest, MicroBatchesAccumulateTheAmax) {
   context.BeginStep();
   for (const double value : {1.0, 7.0, 3.0}) linear->Cast(at::full({16, 16}, value), &linear->input(), Format::kE4M3);
   context.UpdateForward(nullptr);
-  EXPECT_EQ(linear->input().scale, 64.0F);
+  EXPECT_EQ(linear->input().scale.item<float>(), 64.0F);
 }
 
 TEST(Fp8ContextTest, StateSurvivesARoundTripAndRefusesAnotherShape) {
@@ -137,8 +145,8 @@ TEST(Fp8ContextTest, StateSurvivesARoundTripAndRefusesAnotherShape) {
   Context copy(Config(4));
   LinearState* loaded = copy.AddLinear("a");
   copy.LoadStateDict(state);
-  EXPECT_EQ(loaded->input().scale, 224.0F);
-  EXPECT_EQ(loaded->input().amax, 3.0F);
+  EXPECT_EQ(loaded->input().scale.item<float>(), 224.0F);
+  EXPECT_EQ(loaded->input().amax.item<float>(), 3.0F);
   EXPECT_TRUE(at::equal(copy.StateDict().at("fp8.forward.amax_history"), state.at("fp8.forward.amax_history")));
 
   Context other(Config(8));

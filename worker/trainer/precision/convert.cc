@@ -1,11 +1,13 @@
 #include "worker/trainer/precision/convert.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <cpuid.h>
 #include <immintrin.h>
 
 #include <cstring>
 
+#include "worker/trainer/device/kernels.h"
 #include "worker/trainer/precision/vectorize.h"
 
 namespace mp::trainer {
@@ -87,6 +89,7 @@ void FromFloat(const float* from, float factor, c10::Half* to, int64_t count) {
 
 at::Tensor ToFloatTensor(const at::Tensor& tensor) {
   if (tensor.scalar_type() == at::kFloat) return tensor;
+  if (!UsesCpuLoops(tensor)) return tensor.to(at::kFloat);
   at::Tensor result = at::empty(tensor.sizes(), tensor.options().dtype(at::kFloat));
   DispatchFloatType(tensor.scalar_type(), [&]<typename T>(T) {
     ToFloat(tensor.const_data_ptr<T>(), result.mutable_data_ptr<float>(), tensor.numel());
@@ -96,6 +99,7 @@ at::Tensor ToFloatTensor(const at::Tensor& tensor) {
 
 at::Tensor FromFloatTensor(const at::Tensor& tensor, float factor, at::ScalarType type) {
   if (type == at::kFloat && factor == 1.0F) return tensor;
+  if (!UsesCpuLoops(tensor)) return (factor == 1.0F ? tensor : tensor * factor).to(type);
   at::Tensor result = at::empty(tensor.sizes(), tensor.options().dtype(type));
   DispatchFloatType(type, [&]<typename T>(T) {
     FromFloat(tensor.const_data_ptr<float>(), factor, result.mutable_data_ptr<T>(), tensor.numel());

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "worker/trainer/device/kernels.h"
 #include "worker/trainer/precision/convert.h"
 
 // MKL, linked into libtorch_cpu (LP64). Row-major is 101, no transposition 111, transposition 112.
@@ -50,6 +51,11 @@ at::Tensor MatMul(const at::Tensor& a, bool transpose_a, const at::Tensor& b, bo
   const int64_t n = b.size(transpose_b ? 0 : 1);
   TORCH_CHECK(k == b.size(transpose_b ? 1 : 0) && a.scalar_type() == b.scalar_type(), "MatMul: ", a.sizes(), " ",
               a.scalar_type(), " and ", b.sizes(), " ", b.scalar_type(), " do not go together");
+  if (!UsesCpuLoops(a)) {
+    // The library's kernels multiply halves exactly and sum in fp32 (device/cuda/cuda_device.cc sees to it).
+    TORCH_CHECK(alpha == 1.0F && out_type == a.scalar_type(), "MatMul: only plain products have a kernel here");
+    return at::mm(transpose_a ? a.t() : a, transpose_b ? b.t() : b);
+  }
   if (m > 0 && n > 0 && k > 0 && a.scalar_type() == at::kBFloat16 && HasNativeBFloat16Gemm()) {
     if (out_type == at::kBFloat16 && alpha == 1.0F) return at::mm(transpose_a ? a.t() : a, transpose_b ? b.t() : b);
     return FromFloatTensor(NativeBFloat16(a, transpose_a, b, transpose_b, m, n, k, alpha), 1.0F, out_type);

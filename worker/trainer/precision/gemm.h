@@ -5,6 +5,8 @@
 // and multiplied there. Both sum exact products in fp32; they differ in the order of the sum. The choice depends on the
 // CPU alone, or on the environment variable MP_CPU_GEMM (native | fp32), so a resumed run multiplies as before.
 //
+// On other devices plain products alone (alpha 1, out_type that of the operands) are there; FP8 has its own.
+//
 // Thread-safety: any thread.
 #pragma once
 

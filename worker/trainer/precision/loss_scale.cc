@@ -20,11 +20,11 @@ double InitialScale(const LossScaleConfig& config) {
 
 }  // namespace
 
-LossScaler::LossScaler(const LossScaleConfig& config)
+LossScaler::LossScaler(const LossScaleConfig& config, at::Device device)
     : config_(config),
-      scale_(at::full({}, InitialScale(config), at::TensorOptions().dtype(at::kFloat))),
-      growth_tracker_(at::full({}, 0, at::TensorOptions().dtype(at::kInt))),
-      consecutive_skips_(at::full({}, 0, at::TensorOptions().dtype(at::kLong))) {}
+      scale_(at::full({}, InitialScale(config), at::TensorOptions().dtype(at::kFloat).device(device))),
+      growth_tracker_(at::full({}, 0, at::TensorOptions().dtype(at::kInt).device(device))),
+      consecutive_skips_(at::full({}, 0, at::TensorOptions().dtype(at::kLong).device(device))) {}
 
 void LossScaler::Update(const at::Tensor& found_inf) {
   consecutive_skips_.add_(1).mul_(found_inf.gt(0));

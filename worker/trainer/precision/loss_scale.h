@@ -22,7 +22,8 @@ namespace mp::trainer {
 
 class LossScaler {
  public:
-  explicit LossScaler(const LossScaleConfig& config);
+  // State lives on `device`.
+  explicit LossScaler(const LossScaleConfig& config, at::Device device = at::kCPU);
 
   // fp32 [], what the loss is multiplied by and gradients are divided by in this step.
   const at::Tensor& scale() const { return scale_; }

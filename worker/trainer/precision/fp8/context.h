@@ -44,7 +44,8 @@ class LinearState;  // scales, histories and statistics of one linear's three te
 
 class Context {
  public:
-  explicit Context(const Fp8Config& config);
+  // Scales, histories and statistics live on `device`.
+  explicit Context(const Fp8Config& config, at::Device device = at::kCPU);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
@@ -62,11 +63,18 @@ class Context {
   // leave histories and statistics alone.
   void set_recomputing(bool recomputing);
 
-  std::vector<TensorStatistics> Statistics() const;
+  // What casts of this step left so far, as it is on the device (opaque), and its reading, which waits for the device.
+  struct Snapshot {
+    at::Tensor forward;
+    at::Tensor backward;
+    std::vector<int64_t> elements;
+  };
+  Snapshot TakeSnapshot();
+  std::vector<TensorStatistics> Statistics(const Snapshot& snapshot) const;
 
   // fp32 tensors on the CPU by name: "fp8.forward.scale" [2n], "fp8.forward.amax_history" [L, 2n], "fp8.backward.scale"
   // [n], "fp8.backward.amax_history" [L, n]. Loading checks names and shapes and throws TrainerError(kCheckpoint).
-  std::map<std::string, at::Tensor> StateDict() const;
+  std::map<std::string, at::Tensor> StateDict();
   void LoadStateDict(const std::map<std::string, at::Tensor>& state);
 
  private:

@@ -5,6 +5,7 @@
 //              dW = q(dy)^T q(x) / (s_dy s_x)
 // Products are exact, sums fp32, results rounded to x's type. x is kept for backward as one byte an element; W is
 // quantised again in backward with the scale of the forward, so that no rank holds an FP8 copy of a whole model.
+// On a GPU the products are _scaled_mm's, with fast accumulation in forward alone.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,21 +14,9 @@
 #include <string>
 
 #include "worker/trainer/precision/fp8/formats.h"
+#include "worker/trainer/precision/fp8/tensor_state.h"
 
 namespace mp::trainer::fp8 {
-
-// One tensor's part in a step. The scale and the history live in the context; a cast raises `amax`.
-struct TensorState {
-  float scale = 1.0F;  // for the next cast
-  float amax = 0.0F;   // slot 0 of the history: over all casts since the last update
-
-  // Since BeginStep.
-  float step_scale = 1.0F;
-  float step_amax = 0.0F;
-  int64_t elements = 0;
-  int64_t underflows = 0;
-  int64_t overflows = 0;
-};
 
 // What casts do at present, for all linears of a context.
 struct CastMode {
@@ -38,8 +27,14 @@ struct CastMode {
 
 class LinearState {
  public:
-  LinearState(std::string name, Format forward, Format backward, const CastMode* mode)
-      : name_(std::move(name)), forward_(forward), backward_(backward), mode_(mode) {}
+  LinearState(std::string name, Format forward, Format backward, const CastMode* mode, at::Device device = at::kCPU)
+      : name_(std::move(name)),
+        forward_(forward),
+        backward_(backward),
+        mode_(mode),
+        input_(device),
+        weight_(device),
+        grad_output_(device) {}
 
   const std::string& name() const { return name_; }
   Format forward_format() const { return forward_; }
@@ -48,12 +43,17 @@ class LinearState {
   TensorState& weight() { return weight_; }
   TensorState& grad_output() { return grad_output_; }
 
-  // The scale of a cast now.
-  float Scale(const TensorState& state) const { return mode_->recomputing ? state.step_scale : state.scale; }
-  // Quantises and, when training, records.
+  // The scale of a cast now, fp32 [1].
+  const at::Tensor& Scale(const TensorState& state) const {
+    return mode_->recomputing ? state.step_scale : state.scale;
+  }
+  // Quantises and, when training, records: on a CPU with our loops, or anywhere to ATen's float8 type.
   Quantised Cast(const at::Tensor& x, TensorState* state, Format format) const;
+  at::Tensor CastToAten(const at::Tensor& x, TensorState* state, Format format) const;
 
  private:
+  bool Records() const { return mode_->training && !mode_->recomputing; }
+
   std::string name_;
   Format forward_;
   Format backward_;
