@@ -65,7 +65,7 @@ class EmbeddingStage : public LlamaStage {
 
 class LayerStage : public LlamaStage {
  public:
-  LayerStage(const Build& build, int64_t index, RopeTables rope)
+  LayerStage(const Build& build, int64_t index, std::shared_ptr<const RopeTables> rope)
       : LlamaStage("model.layers." + std::to_string(index)),
         eps_(build.config.rms_norm_eps),
         shape_{build.config.num_attention_heads, build.config.num_key_value_heads, build.config.head_dim},
@@ -103,7 +103,7 @@ class LayerStage : public LlamaStage {
   at::Tensor AttentionPart(const at::Tensor& x, const ParameterList& parameters) const {
     const at::Tensor normed = RmsNorm(x, parameters[input_norm_], eps_);
     const at::Tensor attended = RotaryAttention(q_.Forward(normed, parameters), k_.Forward(normed, parameters),
-                                                v_.Forward(normed, parameters), rope_, shape_);
+                                                v_.Forward(normed, parameters), *rope_, shape_);
     return o_.Forward(attended, parameters);
   }
 
@@ -125,7 +125,7 @@ class LayerStage : public LlamaStage {
 
   double eps_;
   AttentionShape shape_;
-  RopeTables rope_;
+  std::shared_ptr<const RopeTables> rope_;
   CheckpointedParts checkpointed_;
   fp8::Context* fp8_;
   // In the order of the parameters.
@@ -182,10 +182,11 @@ class Llama : public Model {
         int64_t tokens, fp8::Context* fp8)
       : config_(config) {
     const Build build{config_, precision, checkpointing, tokens, fp8, &plan_};
-    const RopeTables rope = MakeRopeTables(config.max_position_embeddings, config.head_dim, config.rope_theta);
+    rope_ = std::make_shared<RopeTables>(
+        MakeRopeTables(config.max_position_embeddings, config.head_dim, config.rope_theta));
     stages_.push_back(std::make_unique<EmbeddingStage>(config));
     for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
-      stages_.push_back(std::make_unique<LayerStage>(build, i, rope));
+      stages_.push_back(std::make_unique<LayerStage>(build, i, rope_));
     }
     auto head = std::make_unique<HeadStage>(build);
     head_ = head.get();
@@ -196,12 +197,17 @@ class Llama : public Model {
   std::vector<LinearPlan> linear_plan() const override { return plan_; }
   int64_t vocab_size() const override { return config_.vocab_size; }
   int64_t max_position_embeddings() const override { return config_.max_position_embeddings; }
+  void MoveBuffersTo(at::Device device) override {
+    rope_->cos = rope_->cos.to(device);
+    rope_->sin = rope_->sin.to(device);
+  }
   at::Tensor Logits(const at::Tensor& x, const ParameterList& parameters) override {
     return head_->Logits(x, parameters);
   }
 
  private:
   LlamaConfig config_;
+  std::shared_ptr<RopeTables> rope_;  // of all layers
   std::vector<LinearPlan> plan_;
   std::vector<std::unique_ptr<Stage>> stages_;
   const HeadStage* head_ = nullptr;  // the last of stages_

@@ -8,10 +8,13 @@
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/reciprocal.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <vector>
 
+#include "worker/trainer/device/kernels.h"
+#include "worker/trainer/model/ops/aten_ops.h"
 #include "worker/trainer/precision/convert.h"
 #include "worker/trainer/precision/vectorize.h"
 
@@ -134,6 +137,33 @@ class RotaryAttentionFunction : public torch::autograd::Function<RotaryAttention
   }
 };
 
+// Elsewhere than in our loops, the rotation and ATen's attention are steps of their own.
+class RotationFunction : public torch::autograd::Function<RotationFunction> {
+ public:
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+                            int64_t head_dim) {
+    ctx->save_for_backward({cos, sin});
+    ctx->saved_data["head_dim"] = head_dim;
+    return aten_ops::Rotate(x, cos, sin, 1.0, head_dim);
+  }
+  static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
+    const auto saved = ctx->get_saved_variables();
+    return {aten_ops::Rotate(gradients[0].contiguous(), saved[0], saved[1], -1.0, ctx->saved_data["head_dim"].toInt()),
+            at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+at::Tensor AtenAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const RopeTables& rope,
+                         const AttentionShape& shape) {
+  const auto heads = [&](const at::Tensor& x) {
+    return x.view({x.size(0), x.size(1), -1, shape.head_dim}).transpose(1, 2);
+  };
+  const at::Tensor rotated_q = RotationFunction::apply(q, rope.cos, rope.sin, shape.head_dim);
+  const at::Tensor rotated_k = RotationFunction::apply(k, rope.cos, rope.sin, shape.head_dim);
+  return MergeHeads(at::scaled_dot_product_attention(heads(rotated_q), heads(rotated_k), heads(v), {}, 0.0,
+                                                     /*is_causal=*/true, {}, shape.heads != shape.kv_heads));
+}
+
 }  // namespace
 
 RopeTables MakeRopeTables(int64_t positions, int64_t head_dim, double theta) {
@@ -148,6 +178,7 @@ at::Tensor RotaryAttention(const at::Tensor& q, const at::Tensor& k, const at::T
                            const AttentionShape& shape) {
   TORCH_CHECK(q.size(1) <= rope.cos.size(0), "a sequence of ", q.size(1), " tokens is longer than the ",
               rope.cos.size(0), " positions of the model");
+  if (!UsesCpuLoops(q)) return AtenAttention(q.contiguous(), k.contiguous(), v.contiguous(), rope, shape);
   return RotaryAttentionFunction::apply(q.contiguous(), k.contiguous(), v.contiguous(), rope.cos, rope.sin, shape.heads,
                                         shape.kv_heads, shape.head_dim);
 }

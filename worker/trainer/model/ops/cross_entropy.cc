@@ -7,6 +7,8 @@
 #include <cmath>
 #include <vector>
 
+#include "worker/trainer/device/kernels.h"
+#include "worker/trainer/model/ops/aten_ops.h"
 #include "worker/trainer/precision/convert.h"
 #include "worker/trainer/precision/gemm.h"
 #include "worker/trainer/precision/vectorize.h"
@@ -98,6 +100,11 @@ class HeadCrossEntropyFunction : public torch::autograd::Function<HeadCrossEntro
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
                             const at::Tensor& labels) {
     at::Tensor logits = MatMul(x, false, weight, true, 1.0F, x.scalar_type());
+    if (!UsesCpuLoops(x)) {
+      const aten_ops::TokenLosses losses = aten_ops::CrossEntropy(logits, labels);
+      ctx->save_for_backward({x, weight, labels, logits, losses.log_sum_exp});
+      return losses.sum;
+    }
     at::Tensor log_sum_exp = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
     double loss = 0;
     DispatchFloatType(x.scalar_type(), [&]<typename T>(T) {
@@ -113,10 +120,14 @@ class HeadCrossEntropyFunction : public torch::autograd::Function<HeadCrossEntro
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];
     at::Tensor logits = saved[3];  // becomes its gradient in place: it is not needed again
-    DispatchFloatType(x.scalar_type(), [&]<typename T>(T) {
-      Gradients(logits.mutable_data_ptr<T>(), saved[2].const_data_ptr<int64_t>(), saved[4].const_data_ptr<float>(),
-                gradients[0].item<float>(), x.size(0), weight.size(0));
-    });
+    if (!UsesCpuLoops(x)) {
+      logits = aten_ops::CrossEntropyBackward(logits, saved[2], saved[4], gradients[0]);
+    } else {
+      DispatchFloatType(x.scalar_type(), [&]<typename T>(T) {
+        Gradients(logits.mutable_data_ptr<T>(), saved[2].const_data_ptr<int64_t>(), saved[4].const_data_ptr<float>(),
+                  gradients[0].item<float>(), x.size(0), weight.size(0));
+      });
+    }
     return {MatMul(logits, false, weight, false, 1.0F, x.scalar_type()),
             MatMul(logits, true, x, false, 1.0F, weight.scalar_type()), at::Tensor()};
   }

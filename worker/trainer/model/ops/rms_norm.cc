@@ -7,6 +7,8 @@
 #include <cmath>
 #include <vector>
 
+#include "worker/trainer/device/kernels.h"
+#include "worker/trainer/model/ops/aten_ops.h"
 #include "worker/trainer/precision/convert.h"
 #include "worker/trainer/precision/vectorize.h"
 
@@ -106,6 +108,11 @@ void Backward(const T* dy, const T* x, const T* weight, const float* rstd, T* dx
 class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps) {
+    if (!UsesCpuLoops(x)) {
+      const aten_ops::Norm norm = aten_ops::RmsNorm(x, weight, eps);
+      ctx->save_for_backward({x, weight, norm.rstd});
+      return norm.y;
+    }
     const int64_t hidden = x.size(-1);
     const int64_t rows = x.numel() / hidden;
     at::Tensor y = at::empty_like(x);
@@ -123,6 +130,10 @@ class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
     const at::Tensor& x = saved[0];
     const at::Tensor& weight = saved[1];
     const at::Tensor dy = gradients[0].contiguous();
+    if (!UsesCpuLoops(x)) {
+      const aten_ops::NormGradients both = aten_ops::RmsNormBackward(dy, x, weight, saved[2]);
+      return {both.dx, both.dw, at::Tensor()};
+    }
     at::Tensor dx = at::empty_like(x);
     at::Tensor dw = at::empty_like(weight);
     const int64_t hidden = x.size(-1);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "worker/trainer/device/kernels.h"
+#include "worker/trainer/model/ops/aten_ops.h"
 #include "worker/trainer/precision/convert.h"
 #include "worker/trainer/precision/vectorize.h"
 
@@ -81,6 +83,10 @@ void Backward(const T* dy, const T* gate, const T* up, T* dgate, T* dup, int64_t
 class SwiGluFunction : public torch::autograd::Function<SwiGluFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& gate, const at::Tensor& up) {
+    if (!UsesCpuLoops(gate)) {
+      ctx->save_for_backward({gate, up});
+      return aten_ops::SwiGlu(gate, up);
+    }
     at::Tensor y = at::empty_like(gate);
     DispatchFloatType(gate.scalar_type(), [&]<typename T>(T) {
       Forward(gate.const_data_ptr<T>(), up.const_data_ptr<T>(), y.mutable_data_ptr<T>(), gate.numel());
@@ -92,6 +98,10 @@ class SwiGluFunction : public torch::autograd::Function<SwiGluFunction> {
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const auto saved = ctx->get_saved_variables();
     const at::Tensor dy = gradients[0].contiguous();
+    if (!UsesCpuLoops(dy)) {
+      const auto [gate_gradient, up_gradient] = aten_ops::SwiGluBackward(dy, saved[0], saved[1]);
+      return {gate_gradient, up_gradient};
+    }
     at::Tensor dgate = at::empty_like(saved[0]);
     at::Tensor dup = at::empty_like(saved[1]);
     DispatchFloatType(dy.scalar_type(), [&]<typename T>(T) {
