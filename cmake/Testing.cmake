@@ -11,12 +11,13 @@ if(NOT GTest_FOUND)
   message(STATUS "GoogleTest not found: unit tests are not built")
 endif()
 
-# mp_add_test(NAME SOURCES ... DEPS ... [LABELS unit|integration|...] [TIMEOUT seconds]): one GoogleTest binary, one CTest entry.
+# mp_add_test(NAME SOURCES ... DEPS ... [LABELS unit|integration|...] [TIMEOUT seconds] [ATEN]): one GoogleTest
+# binary, one CTest entry; with ATEN a second one that runs the operations of other devices on the CPU.
 function(mp_add_test name)
   if(NOT GTest_FOUND)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "ATEN" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
   target_link_libraries(${name} PRIVATE mp_compiler_settings ${ARG_DEPS} GTest::gmock GTest::gtest_main)
@@ -28,4 +29,9 @@ function(mp_add_test name)
     set(ARG_TIMEOUT 120)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_ATEN)
+    add_test(NAME ${name}_aten COMMAND ${name})
+    set_tests_properties(${name}_aten PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+      ENVIRONMENT "MP_CPU_KERNELS=aten")
+  endif()
 endfunction()

@@ -144,6 +144,12 @@ void CheckTraining(const v1::TrainingSpec& training, Violations* violations) {
                                            v1::TrainingSpec::Optimizer_Name(training.optim())));
   }
   check.Range("activation_checkpointing.every_n_layers", training.activation_checkpointing().every_n_layers(), 1);
+  check.Range("activation_checkpointing.loading_horizon", training.activation_checkpointing().loading_horizon(), 1);
+  if (training.activation_checkpointing().offload() &&
+      training.activation_checkpointing().mode() == v1::ActivationCheckpointingSpec::NONE) {
+    check.Violate("activation_checkpointing.offload",
+                  "moves the inputs of what runs again; set mode to FULL, ATTENTION or MLP");
+  }
   check.Range("warmup_steps", training.warmup_steps(), 0);
   if (training.max_steps() > 0 && training.warmup_steps() > training.max_steps()) {
     check.Violate("warmup_steps",

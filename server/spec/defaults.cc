@@ -58,6 +58,7 @@ void FillSharding(const v1::JobSpec& spec, v1::ShardingSpec* sharding) {
   MP_DEFAULT(sharding, backward_prefetch, v1::ShardingSpec::BACKWARD_PRE);
   MP_DEFAULT(sharding, limit_all_gathers, true);
   MP_DEFAULT(sharding, sync_each_batch, true);
+  MP_DEFAULT(sharding, cpu_offload, false);
 }
 
 void FillData(v1::DataSpec* data) {
@@ -89,6 +90,9 @@ void FillTraining(v1::TrainingSpec* training) {
   MP_DEFAULT(training, resume_from_checkpoint, "none");
   MP_DEFAULT(training->mutable_activation_checkpointing(), mode, v1::ActivationCheckpointingSpec::NONE);
   MP_DEFAULT(training->mutable_activation_checkpointing(), every_n_layers, 1);
+  MP_DEFAULT(training->mutable_activation_checkpointing(), offload, false);
+  MP_DEFAULT(training->mutable_activation_checkpointing(), loading_horizon, 4);
+  MP_DEFAULT(training, cuda_graph, false);
 }
 
 }  // namespace

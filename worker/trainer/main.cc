@@ -10,6 +10,7 @@
 #include <cstring>
 #include <exception>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <new>
 #include <sstream>
@@ -18,7 +19,8 @@
 
 #include "worker/trainer/config/error.h"
 #include "worker/trainer/config/job.h"
-#include "worker/trainer/loop/memory.h"
+#include "worker/trainer/device/cpu/cpu_device.h"
+#include "worker/trainer/device/cuda/library.h"
 #include "worker/trainer/loop/trainer.h"
 #include "worker/trainer/report/reporter.h"
 #include "worker/trainer/sharding/process_group.h"
@@ -47,6 +49,9 @@ Environment:
   MP_COMMAND_FD           descriptor for command lines; its end ends the rank (default none)
   MP_RENDEZVOUS_FD        rank 0: a socket that listens on MASTER_PORT already
   MP_CPU_GEMM             native | fp32: how bf16 values are multiplied on a CPU (default: by the CPU)
+  MP_CPU_KERNELS          native | aten: aten runs on a CPU the operations that a GPU runs (default native)
+  MP_CUDA_LIBRARY         path of libmp_cuda.so (default: beside this program, else in ../lib)
+  MP_CHECK_DEVICE_WAITS   1: a training step that waits for the device is an error
 
 Exit status: 0 trained; 1 unexpected error; 2 usage; 10 out of memory; 11 not finite; 12 peer lost; 13 bad data;
 14 bad config; 15 missing file; 16 checkpoint. The last report line names the cause as well.
@@ -95,26 +100,44 @@ void PrepareProcess() {
   _exit(3);
 }
 
-void Train(const JobConfig& job, const Rendezvous& rendezvous, Reporter* reporter, Whereabouts* whereabouts) {
+// The device of this rank among those that it sees: workers show each rank one, torchrun shows all.
+int DeviceIndex() { return IntegerFromEnvironment("LOCAL_RANK", 0); }
+
+std::unique_ptr<Device> MakeDevice(const JobConfig& job) {
+  if (job.device == JobConfig::Device::kCPU) return MakeCpuDevice();
+  return LoadCudaLibrary().make_device(DeviceIndex());
+}
+
+// `on_peer_lost` may be called from any thread where collectives run on a GPU.
+void Train(const JobConfig& job, const Rendezvous& rendezvous, Device* device, Reporter* reporter,
+           Whereabouts* whereabouts, const std::function<void(const std::string&)>& on_peer_lost) {
   const char* resume = std::getenv("MP_RESUME_FROM");  // NOLINT(concurrency-mt-unsafe): nothing writes it
-  const auto collectives = JoinProcessGroup(rendezvous);
+  const auto host_collectives = JoinProcessGroup(rendezvous);
+  std::unique_ptr<Collectives> device_collectives;
+  if (!device->place().is_cpu() && rendezvous.world_size > 1) {
+    device_collectives = LoadCudaLibrary().make_collectives(rendezvous, host_collectives.get(), on_peer_lost);
+  }
   Trainer(job, IntegerFromEnvironment("MP_ATTEMPT", 1),
-          resume != nullptr && *resume != '\0' ? resume : job.training.resume_from_checkpoint, collectives.get(),
-          reporter, whereabouts)
+          resume != nullptr && *resume != '\0' ? resume : job.training.resume_from_checkpoint, device,
+          device_collectives ? device_collectives.get() : host_collectives.get(), reporter, whereabouts)
       .Run();
 }
 
 // `detail`: what the allocator said, if anything.
-std::string OutOfMemoryMessage(const Whereabouts& whereabouts, const std::string& detail) {
+std::string OutOfMemoryMessage(const Device& device, const Whereabouts& whereabouts, const std::string& detail) {
   constexpr int64_t kMiB = int64_t{1} << 20;
   std::string message = std::string("out of memory in ") + whereabouts.phase.load();
   if (whereabouts.step.load() > 0) message += " of step " + std::to_string(whereabouts.step.load());
-  // c10's CPU allocator: "... you tried to allocate N bytes. Error code 12 ..."
+  // c10's CPU allocator: "... you tried to allocate N bytes. Error code 12 ..."; the CUDA one: "CUDA out of memory.
+  // Tried to allocate 2.00 GiB. GPU 0 has a total capacity of ..."
   if (const size_t asked = detail.find("you tried to allocate "); asked != std::string::npos) {
     message += ": " + detail.substr(asked, detail.find(" bytes", asked) + 6 - asked);
+  } else if (const size_t tried = detail.find("Tried to allocate "); tried != std::string::npos) {
+    message += ": " + detail.substr(tried, detail.find(". ", tried) - tried);
   }
-  return message + "; this rank holds " + std::to_string(ResidentBytes() / kMiB) + " MiB, " +
-         std::to_string(PeakResidentBytes() / kMiB) +
+  const Device::Memory memory = device.memory();
+  return message + "; this rank holds " + std::to_string(memory.held / kMiB) + " MiB, " +
+         std::to_string(memory.peak / kMiB) +
          " MiB at its peak. Smaller: training.per_device_train_batch_size, data.sequence_length, "
          "training.activation_checkpointing, or more ranks under a sharding strategy";
 }
@@ -128,6 +151,7 @@ int Fail(Reporter* reporter, EndCause cause, const std::string& message, int64_t
 // The one border between exceptions and exit status.
 int Run(const Arguments& arguments) {
   std::unique_ptr<Reporter> reporter;
+  std::unique_ptr<Device> device = MakeCpuDevice();
   Whereabouts whereabouts;
   try {
     PrepareProcess();
@@ -142,24 +166,22 @@ int Run(const Arguments& arguments) {
       std::cout << JobToJson(job) << "\n";
       return 0;
     }
-    // Never a job for GPUs on a processor in silence: it would hold them and be slower by orders of magnitude.
-    if (job.device == JobConfig::Device::kCUDA) {
-      throw TrainerError(
-          EndCause::kBadConfig,
-          "resources.node_class: hosts of class P4 and P5 train with CUDA, which this mp-trainer is built "
-          "without; CPU is the class that it runs");
-    }
-    Train(job, rendezvous, reporter.get(), &whereabouts);
+    device = MakeDevice(job);
+    Train(job, rendezvous, device.get(), reporter.get(), &whereabouts, [&](const std::string& message) {
+      // The rank's own thread may wait for the lost peer for ever.
+      _exit(Fail(reporter.get(), EndCause::kPeerLost, message, whereabouts.step.load()));
+    });
     return 0;
   } catch (const TrainerError& error) {
     return Fail(reporter.get(), error.cause(), error.what(), whereabouts.step.load());
   } catch (const std::bad_alloc&) {
-    return Fail(reporter.get(), EndCause::kOutOfMemory, OutOfMemoryMessage(whereabouts, ""), whereabouts.step.load());
+    return Fail(reporter.get(), EndCause::kOutOfMemory, OutOfMemoryMessage(*device, whereabouts, ""),
+                whereabouts.step.load());
   } catch (const c10::Error& error) {
     const std::string what = error.what_without_backtrace();
-    // c10's CPU allocator throws a plain error with this text.
-    if (what.find("allocate memory") != std::string::npos) {
-      return Fail(reporter.get(), EndCause::kOutOfMemory, OutOfMemoryMessage(whereabouts, what),
+    // c10's CPU allocator throws a plain error with the first text.
+    if (what.find("allocate memory") != std::string::npos || what.find("CUDA out of memory") != std::string::npos) {
+      return Fail(reporter.get(), EndCause::kOutOfMemory, OutOfMemoryMessage(*device, whereabouts, what),
                   whereabouts.step.load());
     }
     std::fprintf(stderr, "mp-trainer: %s\n", what.c_str());

@@ -21,7 +21,7 @@ struct TensorSlice {
   std::string name;  // "model/model.norm.weight", "exp_avg/...", "exp_avg_sq/..."
   std::vector<int64_t> global_shape;
   int64_t offset = 0;  // elements
-  at::Tensor data;     // fp32 [n] on the CPU; when loading it is filled
+  at::Tensor data;     // fp32 [n], on any device; when loading it is filled
 };
 
 // What is the same on all ranks or belongs to no parameter.

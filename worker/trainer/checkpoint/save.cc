@@ -45,6 +45,7 @@ void RemoveLeftovers(const std::string& output_dir, int attempt, FileSystem* fil
 
 std::vector<TensorSlice> AllSlices(const std::vector<TensorSlice>& slices, const ReplicatedState& state, int rank) {
   std::vector<TensorSlice> all = slices;
+  for (TensorSlice& slice : all) slice.data = slice.data.cpu();
   const auto add = [&](const std::string& prefix, const std::map<std::string, at::Tensor>& tensors) {
     for (const auto& [name, tensor] : tensors) {
       all.push_back({prefix + name, tensor.sizes().vec(), 0, tensor.contiguous().reshape({-1})});

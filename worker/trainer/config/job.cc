@@ -190,6 +190,7 @@ void ParseSharding(Violations* violations, const JsonValue* object, int64_t devi
   fields.Enum("backward_prefetch", kBackwardPrefetches, &sharding->backward_prefetch);
   fields.Bool("limit_all_gathers", &sharding->limit_all_gathers);
   fields.Bool("sync_each_batch", &sharding->sync_each_batch);
+  fields.Bool("cpu_offload", &sharding->cpu_offload);
   fields.RefuseOthers();
 }
 
@@ -258,6 +259,13 @@ void ParseTraining(Violations* violations, const JsonValue* object, TrainingConf
                             fields.Get("activation_checkpointing"));
   checkpointing.Enum("mode", kCheckpointingModes, &training->activation_checkpointing.mode);
   checkpointing.Integer("every_n_layers", 1, kMaxInt32, &training->activation_checkpointing.every_n_layers);
+  checkpointing.Bool("offload", &training->activation_checkpointing.offload);
+  checkpointing.Integer("loading_horizon", 1, kMaxInt32, &training->activation_checkpointing.loading_horizon);
+  if (training->activation_checkpointing.offload &&
+      training->activation_checkpointing.mode == ActivationCheckpointingConfig::Mode::kNone) {
+    checkpointing.Violate("offload", "moves the inputs of what runs again; set mode to FULL, ATTENTION or MLP");
+  }
+  fields.Bool("cuda_graph", &training->cuda_graph);
   checkpointing.RefuseOthers();
   if (!fields.Has("max_steps")) fields.Violate("max_steps", "is required");
   if (training->output_dir.empty()) fields.Violate("output_dir", "is required");
@@ -318,6 +326,7 @@ JsonValue ShardingToJson(const ShardingConfig& sharding) {
       {"backward_prefetch", NameOf(kBackwardPrefetches, sharding.backward_prefetch)},
       {"limit_all_gathers", sharding.limit_all_gathers},
       {"sync_each_batch", sharding.sync_each_batch},
+      {"cpu_offload", sharding.cpu_offload},
   };
   if (sharding.strategy == ShardingConfig::Strategy::kHybridShard)
     json.Set("hybrid_shard_degree", sharding.hybrid_shard_degree);
@@ -348,7 +357,10 @@ JsonValue TrainingToJson(const TrainingConfig& training) {
       {"resume_from_checkpoint", training.resume_from_checkpoint},
       {"activation_checkpointing",
        JsonValue::Object{{"mode", NameOf(kCheckpointingModes, training.activation_checkpointing.mode)},
-                         {"every_n_layers", training.activation_checkpointing.every_n_layers}}},
+                         {"every_n_layers", training.activation_checkpointing.every_n_layers},
+                         {"offload", training.activation_checkpointing.offload},
+                         {"loading_horizon", training.activation_checkpointing.loading_horizon}}},
+      {"cuda_graph", training.cuda_graph},
   };
   if (training.optim == TrainingConfig::Optimizer::kSgd) json.Set("momentum", training.momentum);
   if (training.eval_steps > 0) json.Set("eval_steps", Int64(training.eval_steps));

@@ -55,12 +55,15 @@ struct ShardingConfig {
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   bool limit_all_gathers = true;
   bool sync_each_batch = true;
+  bool cpu_offload = false;  // masters, gradients and optimizer state stay in host memory
 };
 
 struct ActivationCheckpointingConfig {
   enum class Mode { kNone, kFull, kAttention, kMlp };
   Mode mode = Mode::kNone;
   int64_t every_n_layers = 1;
+  bool offload = false;         // inputs of what runs again wait in host memory
+  int64_t loading_horizon = 4;  // layers brought back ahead
 };
 
 struct ModelConfig {
@@ -108,6 +111,7 @@ struct TrainingConfig {
   std::string output_dir;
   std::string resume_from_checkpoint = "none";  // none | latest | path
   ActivationCheckpointingConfig activation_checkpointing;
+  bool cuda_graph = false;
 };
 
 struct JobConfig {

@@ -20,18 +20,19 @@ namespace {
 
 constexpr size_t kPrefetchedBatches = 4;
 
-Batch EmptyBatch(int64_t batch_size, int64_t sequence_length) {
-  const auto options = at::TensorOptions().dtype(at::kLong);
+Batch EmptyBatch(int64_t batch_size, int64_t sequence_length, bool pinned) {
+  const auto options = at::TensorOptions().dtype(at::kLong).pinned_memory(pinned);
   return {at::zeros({batch_size, sequence_length}, options), at::full({batch_size, sequence_length}, -100, options)};
 }
 
 class SampledTrainLoader : public TrainLoader {
  public:
-  SampledTrainLoader(const JobConfig& job, int rank, int world_size, int64_t vocab_size)
+  SampledTrainLoader(const JobConfig& job, int rank, int world_size, int64_t vocab_size, bool pinned)
       : corpus_(job.data.train, job.data.sequence_length, vocab_size, "data.train"),
         batch_size_(job.training.per_device_train_batch_size),
         rank_(rank),
-        world_size_(world_size) {
+        world_size_(world_size),
+        pinned_(pinned) {
     if (corpus_.samples() < batch_size_ * world_size_) {
       throw TrainerError(EndCause::kBadData,
                          "data.train: " + std::to_string(corpus_.samples()) + " samples of " +
@@ -127,7 +128,7 @@ class SampledTrainLoader : public TrainLoader {
       order_ = SeededPermutation(corpus_.samples(), next_.seed, next_.epoch);
       order_epoch_ = next_.epoch;
     }
-    Prepared prepared{EmptyBatch(batch_size_, corpus_.sequence_length()), {}};
+    Prepared prepared{EmptyBatch(batch_size_, corpus_.sequence_length(), pinned_), {}};
     int64_t* input_ids = prepared.batch.input_ids.data_ptr<int64_t>();
     int64_t* labels = prepared.batch.labels.data_ptr<int64_t>();
     for (int64_t i = 0; i < batch_size_; ++i) {
@@ -144,6 +145,7 @@ class SampledTrainLoader : public TrainLoader {
   const int64_t batch_size_;
   const int64_t rank_;
   const int64_t world_size_;
+  const bool pinned_;
 
   SamplerPosition consumed_;  // the caller's thread
 
@@ -174,7 +176,7 @@ class SequentialEvalLoader : public EvalLoader {
   }
 
   Batch Get(int64_t index) override {
-    Batch batch = EmptyBatch(batch_size_, corpus_.sequence_length());
+    Batch batch = EmptyBatch(batch_size_, corpus_.sequence_length(), false);
     for (int64_t i = 0; i < batch_size_; ++i) {
       const int64_t sample = (index * batch_size_ + i) * world_size_ + rank_;
       if (sample >= corpus_.samples()) break;
@@ -193,8 +195,9 @@ class SequentialEvalLoader : public EvalLoader {
 
 }  // namespace
 
-std::unique_ptr<TrainLoader> MakeTrainLoader(const JobConfig& job, int rank, int world_size, int64_t vocab_size) {
-  return std::make_unique<SampledTrainLoader>(job, rank, world_size, vocab_size);
+std::unique_ptr<TrainLoader> MakeTrainLoader(const JobConfig& job, int rank, int world_size, int64_t vocab_size,
+                                             bool pinned) {
+  return std::make_unique<SampledTrainLoader>(job, rank, world_size, vocab_size, pinned);
 }
 
 std::unique_ptr<EvalLoader> MakeEvalLoader(const JobConfig& job, int rank, int world_size, int64_t vocab_size) {

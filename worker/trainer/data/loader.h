@@ -43,7 +43,9 @@ class EvalLoader {
 };
 
 // Throws TrainerError(kMissingFile or kBadData) naming the file and what is wrong. `vocab_size` bounds token ids.
-std::unique_ptr<TrainLoader> MakeTrainLoader(const JobConfig& job, int rank, int world_size, int64_t vocab_size);
+// `pinned`: batches in pinned host memory.
+std::unique_ptr<TrainLoader> MakeTrainLoader(const JobConfig& job, int rank, int world_size, int64_t vocab_size,
+                                             bool pinned = false);
 std::unique_ptr<EvalLoader> MakeEvalLoader(const JobConfig& job, int rank, int world_size, int64_t vocab_size);
 
 }  // namespace mp::trainer

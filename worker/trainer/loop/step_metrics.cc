@@ -23,15 +23,15 @@ enum Value : size_t {
   kValues
 };
 
-at::Tensor Zero() { return at::zeros({}, at::TensorOptions().dtype(at::kDouble)); }
+at::Tensor Zero(at::Device device) { return at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(device)); }
 
 }  // namespace
 
-StepMetrics::StepMetrics(Collectives* world)
-    : world_(world), skipped_steps_(Zero()), tokens_(Zero()), non_finite_step_(Zero()) {}
+StepMetrics::StepMetrics(Collectives* world, at::Device device)
+    : world_(world), skipped_steps_(Zero(device)), tokens_(Zero(device)), non_finite_step_(Zero(device)) {}
 
 void StepMetrics::Count(int64_t step, const StepResult& result) {
-  const at::Tensor found = result.gradients.found_inf.to(at::kDouble);
+  const at::Tensor found = result.gradients.found_inf.to(skipped_steps_.device(), at::kDouble);
   skipped_steps_.add_(found);
   tokens_.add_(result.tokens);
   const at::Tensor first = non_finite_step_.eq(0).to(at::kDouble) * found;
@@ -51,6 +51,7 @@ void StepMetrics::Record(int64_t step, const StepResult& result) {
   values[kNonFiniteStep] = non_finite_step_;
   values[kSkippedSteps] = skipped_steps_;
   values[kTotalTokens] = tokens_;
+  for (at::Tensor& value : values) value = value.to(loss_sum.device());
   recorded_ = at::stack(values);
   recorded_step_ = step;
   non_finite_step_.zero_();

@@ -41,7 +41,7 @@ class StepMetrics {
   };
 
   // `world` must outlive this.
-  explicit StepMetrics(Collectives* world);
+  explicit StepMetrics(Collectives* world, at::Device device = at::kCPU);
 
   // Once a step.
   void Count(int64_t step, const StepResult& result);

@@ -15,8 +15,8 @@
 
 #include "worker/trainer/config/error.h"
 #include "worker/trainer/data/loader.h"
-#include "worker/trainer/loop/memory.h"
 #include "worker/trainer/loop/state.h"
+#include "worker/trainer/loop/step_graph.h"
 #include "worker/trainer/loop/step_metrics.h"
 #include "worker/trainer/model/registry.h"
 #include "worker/trainer/optim/gradients.h"
@@ -32,10 +32,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-int64_t ValidLabels(const Batch& batch) { return batch.labels.ne(-100).sum().item<int64_t>(); }
+// fp64 [], where the batch is.
+at::Tensor ValidLabels(const Batch& batch) { return batch.labels.ne(-100).sum().to(at::kDouble); }
 
-std::unique_ptr<fp8::Context> MakeFp8Context(const PrecisionConfig& precision) {
-  return UsesFp8(precision) ? std::make_unique<fp8::Context>(precision.fp8) : nullptr;
+std::unique_ptr<fp8::Context> MakeFp8Context(const PrecisionConfig& precision, const Device& device) {
+  return UsesFp8(precision) ? std::make_unique<fp8::Context>(precision.fp8, device.place()) : nullptr;
+}
+
+std::unique_ptr<ActivationOffload> MakeOffloadIfAsked(const ActivationCheckpointingConfig& checkpointing,
+                                                      Device* device) {
+  return checkpointing.offload ? std::make_unique<ActivationOffload>(checkpointing.loading_horizon, device) : nullptr;
 }
 
 std::unique_ptr<EvalLoader> MakeEvalLoaderIfAsked(const JobConfig& job, const Collectives& collectives,
@@ -66,26 +72,33 @@ void CheckSequenceLength(const JobConfig& job, const Model& model) {
 }  // namespace
 
 struct Trainer::Impl {
-  Impl(const JobConfig& job_in, int attempt_in, std::string resume_from_in, Collectives* collectives_in,
-       Reporter* reporter_in, Whereabouts* whereabouts_in)
+  Impl(const JobConfig& job_in, int attempt_in, std::string resume_from_in, Device* device_in,
+       Collectives* collectives_in, Reporter* reporter_in, Whereabouts* whereabouts_in)
       : job(job_in),
         attempt(attempt_in),
         resume_from(std::move(resume_from_in)),
+        device(device_in),
         collectives(collectives_in),
         reporter(reporter_in),
         whereabouts(At(whereabouts_in, "initialisation")),
-        fp8(MakeFp8Context(job.precision)),
+        fp8(MakeFp8Context(job.precision, *device)),
+        offload(MakeOffloadIfAsked(job.training.activation_checkpointing, device)),
         model(MakeModel(job.model, job.precision, job.training.activation_checkpointing,
-                        job.training.per_device_train_batch_size * job.data.sequence_length, fp8.get())),
-        loader(MakeTrainLoader(job, collectives->rank(), collectives->world_size(), model->vocab_size())),
+                        job.training.per_device_train_batch_size * job.data.sequence_length, fp8.get(), offload.get())),
+        loader(MakeTrainLoader(job, collectives->rank(), collectives->world_size(), model->vocab_size(),
+                               device->wants_pinned_memory())),
         eval_loader(MakeEvalLoaderIfAsked(job, *collectives, model->vocab_size())),
         mesh(job.sharding, collectives),
-        sharded(model.get(), {job.precision, job.sharding, job.training.gradient_accumulation_steps, job.training.seed},
-                &mesh),
+        sharded(
+            model.get(),
+            {job.precision, job.sharding, job.training.gradient_accumulation_steps, job.training.seed, device->place()},
+            &mesh),
         optimizer(MakeOptimizer(job.training, sharded.shards())),
-        scaler(job.precision.loss_scale),
-        metrics(collectives_in) {
+        scaler(job.precision.loss_scale, device->place()),
+        metrics(collectives_in, device->place()) {
     CheckSequenceLength(job, *model);
+    model->MoveBuffersTo(device->place());
+    if (job.training.cuda_graph) graph.emplace(device, WhyNoGraph());
   }
 
   static Whereabouts* At(Whereabouts* whereabouts, const char* phase) {
@@ -104,26 +117,51 @@ struct Trainer::Impl {
            (job.training.save_steps > 0 && progress.step % job.training.save_steps == 0);
   }
 
+  // Empty where a step can be recorded.
+  std::string WhyNoGraph() const {
+    if (device->place().is_cpu()) return "a CPU has none";
+    if (job.sharding.cpu_offload) return "sharding.cpu_offload makes each step wait for the host";
+    if (offload) return "training.activation_checkpointing.offload allocates host memory in each step";
+    return "";
+  }
+
+  at::TensorOptions Doubles() const { return at::TensorOptions().dtype(at::kDouble).device(device->place()); }
+
   StepResult Step() {
-    const auto& training = job.training;
     At("data");
     std::vector<Batch> batches;
-    at::Tensor totals = at::zeros({2}, at::TensorOptions().dtype(at::kDouble));
-    for (int64_t i = 0; i < training.gradient_accumulation_steps; ++i) {
-      batches.push_back(loader->Next(&wait_seconds));
-      totals[1].add_(ValidLabels(batches.back()));
+    for (int64_t i = 0; i < job.training.gradient_accumulation_steps; ++i) {
+      const Batch batch = loader->Next(&wait_seconds);
+      batches.push_back({device->StartUpload(batch.input_ids)->Get(), device->StartUpload(batch.labels)->Get()});
     }
+    device->ForbidWaits(!job.sharding.cpu_offload);
+    StepResult result = graph ? RunGraph(batches) : Compute(batches);
+    device->ForbidWaits(false);
+    return result;
+  }
+
+  StepResult RunGraph(const std::vector<Batch>& batches) {
+    return graph->Run(
+        batches, [this](const std::vector<Batch>& inputs) { return Compute(inputs); }, [this] { sharded.Abandon(); });
+  }
+
+  // The step on the device. Nothing in it waits for the device (but with offloading to the host), and what it does
+  // depends on shapes alone: it can be recorded.
+  StepResult Compute(const std::vector<Batch>& batches) {
     // Losses are normalised by the tokens of all ranks and micro-batches, so their count comes first.
-    collectives->AllReduce(totals, Collectives::Op::kSum);
+    at::Tensor tokens = at::zeros({}, Doubles());
+    for (const Batch& batch : batches) tokens.add_(ValidLabels(batch));
+    collectives->AllReduce(tokens, Collectives::Op::kSum);
     StepResult result;
+    result.tokens = tokens;
     result.scale = scaler.scale().clone();
-    const at::Tensor factor = (result.scale.to(at::kDouble) / totals[1].clamp_min(1.0)).to(at::kFloat);
+    const at::Tensor factor = (result.scale.to(at::kDouble) / tokens.clamp_min(1.0)).to(at::kFloat);
     if (fp8) fp8->BeginStep();
-    at::Tensor loss_sum = at::zeros({}, at::TensorOptions().dtype(at::kDouble));
+    result.loss_sum = at::zeros({}, Doubles());
     for (size_t i = 0; i < batches.size(); ++i) {
       At("forward");
       const at::Tensor loss = sharded.Forward(batches[i]);
-      loss_sum.add_(loss.detach().to(at::kDouble));
+      result.loss_sum.add_(loss.detach().to(at::kDouble));
       if (fp8 && i + 1 == batches.size()) {
         fp8->UpdateForward([this](at::Tensor& amaxes) { collectives->AllReduce(amaxes, Collectives::Op::kMax); });
       }
@@ -134,12 +172,10 @@ struct Trainer::Impl {
       fp8->UpdateBackward([this](at::Tensor& amaxes) { collectives->AllReduce(amaxes, Collectives::Op::kMax); });
     }
     At("optimizer");
-    result.loss_sum = loss_sum;
-    result.tokens = totals[1];
-    result.gradients = SummariseGradients(sharded.shards(), result.scale, training.max_grad_norm, mesh.shard());
+    result.gradients = SummariseGradients(sharded.shards(), result.scale, job.training.max_grad_norm, mesh.shard());
     optimizer->Step(sharded.shards(), result.gradients);
     sharded.ParametersChanged();
-    scaler.Update(result.gradients.found_inf);
+    scaler.Update(result.gradients.found_inf.to(device->place()));
     sharded.ClearGradients();
     result.learning_rate = optimizer->learning_rate();
     result.consecutive_skips = scaler.consecutive_skips();
@@ -156,7 +192,7 @@ struct Trainer::Impl {
     metrics.Record(progress.step, result);
     recorded_at = Clock::now();
     recorded_wait_seconds = std::exchange(wait_seconds, 0);
-    if (fp8) fp8_statistics = fp8->Statistics();
+    if (fp8) fp8_snapshot = fp8->TakeSnapshot();
   }
 
   // Reports the frame that waits, if any.
@@ -164,6 +200,9 @@ struct Trainer::Impl {
     if (!metrics.has_frame()) return;
     const StepMetrics::Frame frame = metrics.TakeFrame();
     last_loss = frame.loss;
+    const std::vector<fp8::TensorStatistics> fp8_statistics =
+        fp8 ? fp8->Statistics(fp8_snapshot) : std::vector<fp8::TensorStatistics>{};
+    const Device::Memory memory = device->memory();
     const double seconds = std::chrono::duration<double>(recorded_at - frame_began).count();
     const auto steps = static_cast<double>(std::max<int64_t>(1, frame.step - frame_step));
     const std::map<std::string, double> scalars = {
@@ -176,8 +215,8 @@ struct Trainer::Impl {
         {"tokens_per_second", static_cast<double>(frame.totals.tokens - frame_tokens) / seconds},
         {"step_seconds", seconds / steps},
         {"data_wait_seconds", recorded_wait_seconds / steps},
-        {"memory_bytes", static_cast<double>(ResidentBytes())},
-        {"memory_peak_bytes", static_cast<double>(PeakResidentBytes())},
+        {"memory_bytes", static_cast<double>(memory.held)},
+        {"memory_peak_bytes", static_cast<double>(memory.peak)},
     };
     reporter->Frame(frame.step, scalars, fp8_statistics);
     if (IsFirstRank()) {
@@ -221,15 +260,17 @@ struct Trainer::Impl {
     At("evaluation");
     const at::NoGradGuard no_grad;
     if (fp8) fp8->set_training(false);
-    at::Tensor totals = at::zeros({2}, at::TensorOptions().dtype(at::kDouble));
+    at::Tensor totals = at::zeros({2}, Doubles());
     for (int64_t i = 0; i < eval_loader->batches(); ++i) {
-      const Batch batch = eval_loader->Get(i);
+      const Batch host = eval_loader->Get(i);
+      const Batch batch = {device->StartUpload(host.input_ids)->Get(), device->StartUpload(host.labels)->Get()};
       totals[0].add_(sharded.Forward(batch).to(at::kDouble));
       totals[1].add_(ValidLabels(batch));
     }
     if (fp8) fp8->set_training(true);
     collectives->AllReduce(totals, Collectives::Op::kSum);
-    eval_loss = (totals[0] / totals[1].clamp_min(1.0)).item<double>();
+    totals = totals.cpu();
+    eval_loss = totals[0].item<double>() / std::max(1.0, totals[1].item<double>());
     if (!IsFirstRank()) return;
     reporter->Evaluation(progress.step, {{"loss", *eval_loss}});
     std::fprintf(stderr, "step %lld  evaluation loss %.4f\n", static_cast<long long>(progress.step), *eval_loss);
@@ -293,10 +334,12 @@ struct Trainer::Impl {
   const JobConfig job;
   const int attempt;
   const std::string resume_from;
+  Device* const device;
   Collectives* const collectives;
   Reporter* const reporter;
   Whereabouts* const whereabouts;
   std::unique_ptr<fp8::Context> fp8;
+  std::unique_ptr<ActivationOffload> offload;
   std::unique_ptr<Model> model;
   std::unique_ptr<TrainLoader> loader;
   std::unique_ptr<EvalLoader> eval_loader;
@@ -305,6 +348,7 @@ struct Trainer::Impl {
   std::unique_ptr<Optimizer> optimizer;
   LossScaler scaler;
   StepMetrics metrics;
+  std::optional<StepGraph> graph;
   Progress progress;
 
   Clock::time_point frame_began;  // the step before the present frame's first one ended
@@ -314,14 +358,14 @@ struct Trainer::Impl {
   // Of the frame that waits.
   Clock::time_point recorded_at;
   double recorded_wait_seconds = 0;
-  std::vector<fp8::TensorStatistics> fp8_statistics;
+  fp8::Context::Snapshot fp8_snapshot;
   double last_loss = 0;
   std::optional<double> eval_loss;
 };
 
-Trainer::Trainer(const JobConfig& job, int attempt, std::string resume_from, Collectives* collectives,
+Trainer::Trainer(const JobConfig& job, int attempt, std::string resume_from, Device* device, Collectives* collectives,
                  Reporter* reporter, Whereabouts* whereabouts)
-    : impl_(std::make_unique<Impl>(job, attempt, std::move(resume_from), collectives, reporter, whereabouts)) {}
+    : impl_(std::make_unique<Impl>(job, attempt, std::move(resume_from), device, collectives, reporter, whereabouts)) {}
 
 Trainer::~Trainer() = default;
 

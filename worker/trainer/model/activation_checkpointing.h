@@ -13,13 +13,16 @@
 #include <functional>
 
 #include "worker/trainer/config/job.h"
+#include "worker/trainer/model/activation_offload.h"
 #include "worker/trainer/precision/fp8/context.h"
 
 namespace mp::trainer {
 
 // `run` is called now and, where grad mode is on, once more in backward; it must compute the same from the same x and
-// stay valid until then. x must require a gradient for y to. fp8 null: no FP8 in `run`.
-at::Tensor Checkpointed(std::function<at::Tensor(const at::Tensor&)> run, const at::Tensor& x, fp8::Context* fp8);
+// stay valid until then. x must require a gradient for y to. fp8 null: no FP8 in `run`. offload null: x stays on the
+// device.
+at::Tensor Checkpointed(std::function<at::Tensor(const at::Tensor&)> run, const at::Tensor& x, fp8::Context* fp8,
+                        ActivationOffload* offload = nullptr);
 
 // Which parts of layer `index` are checkpointed.
 struct CheckpointedParts {

@@ -27,6 +27,7 @@ struct Build {
   int64_t tokens;
   fp8::Context* fp8;
   std::vector<LinearPlan>* plan;
+  ActivationOffload* offload;
 
   LinearLayer Layer(const std::string& name, int64_t in, int64_t out, bool bias,
                     std::vector<ParameterSpec>* parameters) const {
@@ -72,6 +73,7 @@ class LayerStage : public LlamaStage {
         rope_(std::move(rope)),
         checkpointed_(PartsOf(build.checkpointing, index)),
         fp8_(build.fp8),
+        offload_(build.offload),
         input_norm_(AddNorm(".input_layernorm.weight", build.config.hidden_size)),
         q_(Attention(build, "q_proj", build.config.hidden_size, shape_.heads * shape_.head_dim)),
         k_(Attention(build, "k_proj", build.config.hidden_size, shape_.kv_heads * shape_.head_dim)),
@@ -92,7 +94,7 @@ class LayerStage : public LlamaStage {
   at::Tensor Run(bool checkpointed, Part part, const at::Tensor& x, const ParameterList& parameters) const {
     if (!checkpointed) return (this->*part)(x, parameters);
     return Checkpointed([this, part, parameters](const at::Tensor& in) { return (this->*part)(in, parameters); }, x,
-                        fp8_);
+                        fp8_, offload_);
   }
 
   at::Tensor Layer(const at::Tensor& x, const ParameterList& parameters) const {
@@ -128,6 +130,7 @@ class LayerStage : public LlamaStage {
   std::shared_ptr<const RopeTables> rope_;
   CheckpointedParts checkpointed_;
   fp8::Context* fp8_;
+  ActivationOffload* offload_;
   // In the order of the parameters.
   size_t input_norm_;
   LinearLayer q_;
@@ -179,9 +182,9 @@ class HeadStage : public LlamaStage {
 class Llama : public Model {
  public:
   Llama(const LlamaConfig& config, const PrecisionConfig& precision, const ActivationCheckpointingConfig& checkpointing,
-        int64_t tokens, fp8::Context* fp8)
+        int64_t tokens, fp8::Context* fp8, ActivationOffload* offload)
       : config_(config) {
-    const Build build{config_, precision, checkpointing, tokens, fp8, &plan_};
+    const Build build{config_, precision, checkpointing, tokens, fp8, &plan_, offload};
     rope_ = std::make_shared<RopeTables>(
         MakeRopeTables(config.max_position_embeddings, config.head_dim, config.rope_theta));
     stages_.push_back(std::make_unique<EmbeddingStage>(config));
@@ -217,8 +220,8 @@ class Llama : public Model {
 
 std::unique_ptr<Model> MakeLlama(const LlamaConfig& config, const PrecisionConfig& precision,
                                  const ActivationCheckpointingConfig& checkpointing, int64_t tokens_per_micro_batch,
-                                 fp8::Context* fp8) {
-  return std::make_unique<Llama>(config, precision, checkpointing, tokens_per_micro_batch, fp8);
+                                 fp8::Context* fp8, ActivationOffload* offload) {
+  return std::make_unique<Llama>(config, precision, checkpointing, tokens_per_micro_batch, fp8, offload);
 }
 
 }  // namespace mp::trainer

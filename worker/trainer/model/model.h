@@ -72,7 +72,7 @@ class Model {
   virtual int64_t vocab_size() const = 0;
   virtual int64_t max_position_embeddings() const = 0;
   // Tables that are no parameters (RoPE): fp32 always, made on the CPU.
-  virtual void MoveBuffersTo(at::Device device) = 0;
+  virtual void MoveBuffersTo(at::Device /*device*/) {}
   // The last stage up to logits: fp32 [batch, sequence, vocab]. For tests and generation.
   virtual at::Tensor Logits(const at::Tensor& x, const ParameterList& parameters) = 0;
 };

@@ -33,7 +33,7 @@ JsonValue ReadConfigFile(const std::string& folder) {
 
 std::unique_ptr<Model> MakeModel(const ModelConfig& model, const PrecisionConfig& precision,
                                  const ActivationCheckpointingConfig& checkpointing, int64_t tokens_per_micro_batch,
-                                 fp8::Context* fp8) {
+                                 fp8::Context* fp8, ActivationOffload* offload) {
   const bool from_file = !model.config_path.empty();
   const JsonValue config = from_file ? ReadConfigFile(model.config_path) : model.hf_config;
   const std::string field = from_file ? model.config_path + "/config.json" : "model.config";
@@ -44,7 +44,7 @@ std::unique_ptr<Model> MakeModel(const ModelConfig& model, const PrecisionConfig
                            ".model_type: " + (type == nullptr ? "is missing" : type->ToString() + " is not supported") +
                            "; it must be \"llama\"");
   }
-  return MakeLlama(ParseLlamaConfig(config, field), precision, checkpointing, tokens_per_micro_batch, fp8);
+  return MakeLlama(ParseLlamaConfig(config, field), precision, checkpointing, tokens_per_micro_batch, fp8, offload);
 }
 
 }  // namespace mp::trainer

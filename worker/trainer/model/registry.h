@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "worker/trainer/config/job.h"
+#include "worker/trainer/model/activation_offload.h"
 #include "worker/trainer/model/model.h"
 #include "worker/trainer/precision/fp8/context.h"
 
@@ -14,6 +15,6 @@ namespace mp::trainer {
 // contradictory.
 std::unique_ptr<Model> MakeModel(const ModelConfig& model, const PrecisionConfig& precision,
                                  const ActivationCheckpointingConfig& checkpointing, int64_t tokens_per_micro_batch,
-                                 fp8::Context* fp8);
+                                 fp8::Context* fp8, ActivationOffload* offload = nullptr);
 
 }  // namespace mp::trainer

@@ -1,5 +1,8 @@
 #include "worker/trainer/optim/adam.h"
 
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+
 #include <cmath>
 
 #include "worker/trainer/precision/vectorize.h"
@@ -48,6 +51,20 @@ void Adam::Update(const Range& range, float factor, double learning_rate, int64_
   c.root = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(training_.adam_beta2, t)));
   c.epsilon = static_cast<float>(training_.adam_epsilon);
   UpdateAll(c, range.gradient, range.parameter, range.state[0], range.state[1], range.count);
+}
+
+void Adam::UpdateFused(Ranges& ranges, const StepTensors& step) {
+  const std::vector<at::Tensor> steps(ranges.parameters.size(), step.step);
+  const auto update = [&](auto&& kernel) {
+    kernel(ranges.parameters, ranges.gradients, ranges.state[0], ranges.state[1], at::TensorList(), steps,
+           step.learning_rate, training_.adam_beta1, training_.adam_beta2, ranges.weight_decay, training_.adam_epsilon,
+           /*amsgrad=*/false, /*maximize=*/false, step.scale, step.found_inf);
+  };
+  if (training_.optim == TrainingConfig::Optimizer::kAdamW) {
+    update([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
+  } else {
+    update([](auto&&... arguments) { at::_fused_adam_(arguments...); });
+  }
 }
 
 }  // namespace mp::trainer

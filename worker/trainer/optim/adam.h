@@ -19,6 +19,7 @@ class Adam : public Optimizer {
 
  protected:
   void Update(const Range& range, float factor, double learning_rate, int64_t applied) override;
+  void UpdateFused(Ranges& ranges, const StepTensors& step) override;
 };
 
 }  // namespace mp::trainer

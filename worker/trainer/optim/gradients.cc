@@ -3,9 +3,11 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 
+#include "worker/trainer/device/kernels.h"
 #include "worker/trainer/precision/vectorize.h"
 
 namespace mp::trainer {
@@ -31,15 +33,19 @@ MP_VECTORIZE double SumOfSquares(const float* x, int64_t count) {
 
 GradientSummary SummariseGradients(const std::vector<ShardView>& shards, const at::Tensor& scale, double max_norm,
                                    Collectives* shard_group) {
-  at::Tensor squares = at::zeros({}, at::TensorOptions().dtype(at::kDouble));
+  at::Tensor squares = at::zeros({}, shards.front().gradient.options().dtype(at::kDouble));
   for (const ShardView& shard : shards) {
-    squares.add_(SumOfSquares(shard.gradient.const_data_ptr<float>(), shard.gradient.numel()));
+    if (UsesCpuLoops(shard.gradient)) {
+      squares.add_(SumOfSquares(shard.gradient.const_data_ptr<float>(), shard.gradient.numel()));
+    } else {
+      squares.add_(at::linalg_vector_norm(shard.gradient, 2, std::nullopt, false, at::kDouble).square());
+    }
   }
   shard_group->AllReduce(squares, Collectives::Op::kSum);
   GradientSummary summary;
   // A sum of squares in fp64 of finite fp32 numbers is finite, so it is finite just when all of them are.
   summary.found_inf = at::isfinite(squares).logical_not().to(at::kFloat);
-  const at::Tensor wide_scale = scale.to(at::kDouble);
+  const at::Tensor wide_scale = scale.to(squares.device(), at::kDouble);
   summary.norm = squares.sqrt() / wide_scale;
   at::Tensor factor = wide_scale.reciprocal();
   if (max_norm > 0) factor = factor * (max_norm / (summary.norm + 1e-6)).clamp_max(1.0);

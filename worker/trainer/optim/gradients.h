@@ -18,8 +18,8 @@ struct GradientSummary {
   at::Tensor factor;     // multiplies the stored gradients: 1 / scale, times min(1, max_norm / (norm + 1e-6))
 };
 
-// `scale`: the loss scale that backward used. max_norm 0: no clipping. One all-reduce over the ranks that share one
-// copy of the model (replicas hold equal gradients).
+// Results live where the gradients do. `scale`: the loss scale that backward used. max_norm 0: no clipping. One
+// all-reduce over the ranks that share one copy of the model (replicas hold equal gradients).
 GradientSummary SummariseGradients(const std::vector<ShardView>& shards, const at::Tensor& scale, double max_norm,
                                    Collectives* shard_group);
 

@@ -1,4 +1,5 @@
-// The optimizers of torch.optim on flat fp32 shards, one pass over memory each.
+// The optimizers of torch.optim on flat fp32 shards, one pass over memory each: loops of ours on a CPU, ATen's fused
+// kernels elsewhere.
 //
 // t counts applied steps from 1. With found_inf nothing changes, t neither. Scale factor, found_inf and t are tensors:
 // the step does not wait for a device.
@@ -48,9 +49,28 @@ class Optimizer {
   // factor: unscales and clips. applied: updates before this one.
   virtual void Update(const Range& range, float factor, double learning_rate, int64_t applied) = 0;
 
+  // Many ranges with one weight decay, for ATen's fused kernels.
+  struct Ranges {
+    std::vector<at::Tensor> parameters;
+    std::vector<at::Tensor> gradients;
+    std::vector<std::vector<at::Tensor>> state;  // in the alphabetical order of names
+    double weight_decay = 0;
+  };
+  // All fp32 []. scale: divides gradients. step: this update's number from 1.
+  struct StepTensors {
+    at::Tensor scale;
+    at::Tensor found_inf;
+    at::Tensor learning_rate;
+    at::Tensor step;
+  };
+  virtual void UpdateFused(Ranges& ranges, const StepTensors& step) = 0;
+
   const TrainingConfig training_;
 
  private:
+  void StepByLoops(std::vector<ShardView>& shards, const GradientSummary& gradients);
+  void StepByFusedKernels(std::vector<ShardView>& shards, const GradientSummary& gradients);
+
   at::Tensor applied_steps_;
   at::Tensor learning_rate_;
   std::map<std::string, std::vector<at::Tensor>> state_;

@@ -2,6 +2,8 @@
 // them, with a floor. They follow applied updates: a step that loss scaling skipped does not count.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 
 #include "worker/trainer/config/job.h"
@@ -15,5 +17,7 @@ namespace mp::trainer {
 //   warmup) CONSTANT   peak
 // with floor = min_lr_ratio.
 double LearningRate(const TrainingConfig& training, int64_t applied);
+// The same for a counter on a device, int64 []: fp64 [] there, nothing is read back.
+at::Tensor LearningRate(const TrainingConfig& training, const at::Tensor& applied);
 
 }  // namespace mp::trainer

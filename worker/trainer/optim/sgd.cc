@@ -1,5 +1,7 @@
 #include "worker/trainer/optim/sgd.h"
 
+#include <ATen/ops/_fused_sgd.h>
+
 #include "worker/trainer/precision/vectorize.h"
 
 namespace mp::trainer {
@@ -35,6 +37,14 @@ void Sgd::Update(const Range& range, float factor, double learning_rate, int64_t
   } else {
     UpdateWithMomentum(c, range.gradient, range.parameter, range.state[0], range.count);
   }
+}
+
+void Sgd::UpdateFused(Ranges& ranges, const StepTensors& step) {
+  // A buffer of zeros makes the first step what torch.optim makes it: the gradient itself.
+  const std::vector<at::Tensor> buffers = ranges.state.empty() ? std::vector<at::Tensor>{} : ranges.state[0];
+  at::_fused_sgd_(ranges.parameters, ranges.gradients, buffers, ranges.weight_decay, training_.momentum,
+                  step.learning_rate, /*dampening=*/0.0, /*nesterov=*/false, /*maximize=*/false,
+                  /*is_first_step=*/false, step.scale, step.found_inf);
 }
 
 }  // namespace mp::trainer

@@ -18,6 +18,7 @@ class Sgd : public Optimizer {
 
  protected:
   void Update(const Range& range, float factor, double learning_rate, int64_t applied) override;
+  void UpdateFused(Ranges& ranges, const StepTensors& step) override;
 };
 
 }  // namespace mp::trainer

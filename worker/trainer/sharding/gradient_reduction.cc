@@ -50,6 +50,12 @@ void GradientReduction::Advance() {
   }
 }
 
+void GradientReduction::Abandon() {
+  pending_.reset();
+  sent_.reset();
+  received_.reset();
+}
+
 at::Tensor GradientReduction::Take() {
   TORCH_INTERNAL_ASSERT(!in_flight());
   return std::exchange(received_, at::Tensor());

@@ -29,6 +29,7 @@ class GradientReduction {
   void Advance();
   // fp32 [n] once nothing is in flight after Start; the caller's from then on.
   at::Tensor Take();
+  void Abandon();
 
  private:
   void StartReplicas(at::Tensor part);

@@ -48,8 +48,11 @@ ParamGroup::ParamGroup(const std::vector<ParameterSpec>& specs, const Options& o
       missing_(specs.size()),
       reduction_(mesh, options.reduce_dtype) {
   Initialise(specs, shard_group_->rank(), seed);
-  is_master_ = shard_group_->world_size() == 1 && options_.param_dtype == at::kFloat;
-  flat_ = is_master_ ? view_.master : at::empty({layout_.padded()}, at::TensorOptions().dtype(options_.param_dtype));
+  is_master_ = shard_group_->world_size() == 1 && options_.param_dtype == at::kFloat &&
+               options_.device == options_.master_device;
+  flat_ = is_master_
+              ? view_.master
+              : at::empty({layout_.padded()}, at::TensorOptions().dtype(options_.param_dtype).device(options_.device));
   for (size_t i = 0; i < specs.size(); ++i) {
     at::Tensor parameter = flat_.slice(0, layout_.offset(i), layout_.offset(i) + layout_.numel(i)).view(specs[i].shape);
     parameter.set_requires_grad(true);
@@ -79,13 +82,14 @@ void ParamGroup::Initialise(const std::vector<ParameterSpec>& specs, int shard, 
     }
     view_.ranges.push_back({piece.shard_begin, piece.shard_begin + piece.count, spec.weight_decay});
   }
+  view_.master = view_.master.to(options_.master_device);
 }
 
 void ParamGroup::StartGather() {
   if (is_master_ || gathered_ || gathering_) return;
   const at::NoGradGuard no_grad;
   AllocateStorage(flat_);
-  gather_input_ = FromFloatTensor(view_.master, 1.0F, options_.param_dtype);
+  gather_input_ = FromFloatTensor(view_.master, 1.0F, options_.param_dtype).to(options_.device);
   // An alias with a version counter of its own: to autograd the parameters are what they were when it saved them.
   gathering_ = shard_group_->AllGather(flat_.variable_data(), gather_input_);
 }
@@ -109,8 +113,9 @@ void ParamGroup::Free() {
 void ParamGroup::TakeGradient(size_t parameter) {
   const at::NoGradGuard no_grad;
   if (!flat_gradient_.defined()) {
-    flat_gradient_ = at::zeros({layout_.padded()},
-                               at::TensorOptions().dtype(options_.accumulate ? at::kFloat : options_.reduce_dtype));
+    flat_gradient_ = at::zeros(
+        {layout_.padded()},
+        at::TensorOptions().dtype(options_.accumulate ? at::kFloat : options_.reduce_dtype).device(options_.device));
   }
   at::Tensor& gradient = parameters_[parameter].mutable_grad();
   const int64_t begin = layout_.offset(parameter);
@@ -124,6 +129,17 @@ bool ParamGroup::EndBackward() {
   const bool complete = missing_ == 0;
   missing_ = parameters_.size();
   return complete;
+}
+
+void ParamGroup::Abandon() {
+  gathering_.reset();
+  gather_input_.reset();
+  if (!is_master_) FreeStorage(flat_);
+  gathered_ = false;
+  flat_gradient_.reset();
+  for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();
+  missing_ = parameters_.size();
+  reduction_.Abandon();
 }
 
 void ParamGroup::StartReduce() {
@@ -153,6 +169,7 @@ void ParamGroup::TakeReduced() {
   at::Tensor reduced = reduction_.Take();
   if (!reduced.defined()) return;
   if (options_.divide_after != 1.0F) reduced.div_(options_.divide_after);
+  reduced = reduced.to(options_.master_device);
   if (view_.gradient.defined()) {
     view_.gradient.add_(reduced);
   } else {

@@ -26,6 +26,9 @@ class ParamGroup {
   struct Options {
     at::ScalarType param_dtype = at::kFloat;
     at::ScalarType reduce_dtype = at::kFloat;
+    // Where the model computes, and where masters, gradient shards (and with them the optimizer) are kept.
+    at::Device device = at::kCPU;
+    at::Device master_device = at::kCPU;
     // Gradients of several backward passes are summed in fp32 before one reduction (no_sync).
     bool accumulate = false;
     // Divides gradients before the reduction, in reduce_dtype, and after it, in fp32.
@@ -52,6 +55,8 @@ class ParamGroup {
   void FinishReduce();
   // Ends a backward pass. Whether any gradient failed to come.
   bool EndBackward();
+
+  void Abandon();  // see ShardedModel
 
   ShardView& view() { return view_; }
   const FlatLayout& layout() const { return layout_; }

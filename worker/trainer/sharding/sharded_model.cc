@@ -29,6 +29,8 @@ struct ShardedModel::Impl {
       : model(model_in), options(options_in), sharding(options.sharding), mesh(mesh_in) {
     const PrecisionConfig& precision = options.precision;
     ParamGroup::Options group;
+    group.device = options.device;
+    group.master_device = sharding.cpu_offload ? at::Device(at::kCPU) : options.device;
     group.param_dtype = precision.param_dtype;
     group.reduce_dtype = precision.reduce_dtype;
     group.accumulate = !sharding.sync_each_batch && options.micro_batches > 1;
@@ -147,6 +149,11 @@ void ShardedModel::Backward(const at::Tensor& loss, const at::Tensor& factor, bo
     impl_->groups[i]->FinishReduce();
     impl_->views[i].gradient = impl_->groups[i]->view().gradient;
   }
+}
+
+void ShardedModel::Abandon() {
+  for (const auto& group : impl_->groups) group->Abandon();
+  ClearGradients();
 }
 
 void ShardedModel::ParametersChanged() {

@@ -57,6 +57,7 @@ class ShardedModel {
     ShardingConfig sharding;
     int64_t micro_batches = 1;  // of an optimizer step
     int64_t seed = 0;
+    at::Device device = at::kCPU;
   };
 
   // Initialises the master shards from the seed: the same weights whatever the world size (initialise.h); no rank holds
@@ -71,6 +72,8 @@ class ShardedModel {
   // Backward of loss * factor (fp32 []). With `last_micro_batch`, or always with sync_each_batch, every gradient shard
   // has the sum over ranks and micro-batches when it returns.
   void Backward(const at::Tensor& loss, const at::Tensor& factor, bool last_micro_batch);
+  // Forgets what a forward or backward that threw left half done. Collectives in flight must be void (a recording's).
+  void Abandon();
   // After master shards were written to: parameters that are still gathered are stale.
   void ParametersChanged();
 

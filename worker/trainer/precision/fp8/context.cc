@@ -154,8 +154,8 @@ std::vector<TensorStatistics> Context::Statistics(const Snapshot& snapshot) cons
     const int64_t width = values.size(1);
     const size_t place = static_cast<size_t>(column + (kind == TensorKind::kGradOutput ? forward.size(1) : 0));
     const double elements = std::max(1.0, static_cast<double>(snapshot.elements[place]));
-    return TensorStatistics{layer,        kind, value[0], value[width], value[2 * width] / elements,
-                            value[3 * width] / elements};
+    return TensorStatistics{
+        layer, kind, value[0], value[width], value[2 * width] / elements, value[3 * width] / elements};
   };
   std::vector<TensorStatistics> all;
   all.reserve(snapshot.elements.size());

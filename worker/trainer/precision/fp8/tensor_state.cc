@@ -10,7 +10,7 @@ namespace mp::trainer::fp8 {
 namespace {
 
 // One column of a table out of everybody's field.
-at::Tensor LayOut(const std::vector<TensorState*>& tensors, at::Tensor TensorState::* field, at::Device device) {
+at::Tensor LayOut(const std::vector<TensorState*>& tensors, at::Tensor TensorState::*field, at::Device device) {
   std::vector<at::Tensor> values;
   values.reserve(tensors.size());
   for (const TensorState* state : tensors) values.push_back(state->*field);

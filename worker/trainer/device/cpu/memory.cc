@@ -1,4 +1,4 @@
-#include "worker/trainer/loop/memory.h"
+#include "worker/trainer/device/cpu/memory.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
