@@ -105,6 +105,7 @@ int DeviceIndex() { return IntegerFromEnvironment("LOCAL_RANK", 0); }
 
 std::unique_ptr<Device> MakeDevice(const JobConfig& job) {
   if (job.device == JobConfig::Device::kCPU) return MakeCpuDevice();
+  fp8::SetCudaCast(LoadCudaLibrary().cast_to_fp8);
   return LoadCudaLibrary().make_device(DeviceIndex());
 }
 

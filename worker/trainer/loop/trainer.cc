@@ -141,8 +141,10 @@ struct Trainer::Impl {
   }
 
   StepResult RunGraph(const std::vector<Batch>& batches) {
-    return graph->Run(
+    StepResult result = graph->Run(
         batches, [this](const std::vector<Batch>& inputs) { return Compute(inputs); }, [this] { sharded.Abandon(); });
+    collectives->MarkProgress();
+    return result;
   }
 
   // The step on the device. Nothing in it waits for the device (but with offloading to the host), and what it does

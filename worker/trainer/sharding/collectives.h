@@ -48,6 +48,9 @@ class Collectives {
   // Every rank of `ranks` calls it with the same list and with a name that no other subgroup has. Bytes sent in it
   // count in bytes() of both. Must not outlive this.
   virtual std::unique_ptr<Collectives> Subgroup(const std::string& name, const std::vector<int>& ranks) = 0;
+  // After work that was enqueued without a call of this group (a recorded step): lets a watch for lost peers see that
+  // the device gets through it.
+  virtual void MarkProgress() {}
   virtual WireBytes bytes() const = 0;
 };
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "worker/trainer/device/device.h"
+#include "worker/trainer/precision/fp8/aten_cast.h"
 #include "worker/trainer/sharding/collectives.h"
 #include "worker/trainer/sharding/process_group.h"
 
@@ -25,6 +26,7 @@ struct CudaLibrary {
   // rendezvous.timeout.
   std::unique_ptr<Collectives> (*make_collectives)(const Rendezvous& rendezvous, Collectives* host,
                                                    const std::function<void(const std::string&)>& on_peer_lost);
+  fp8::CastKernel cast_to_fp8;  // see fp8::SetCudaCast
 };
 
 // Loads it once. Throws TrainerError(kBadConfig) saying what is missing.

@@ -14,6 +14,8 @@
 namespace mp::trainer::fp8 {
 namespace {
 
+CastKernel cuda_cast = nullptr;
+
 // Contiguous transposition of codes, as bytes: not every kernel knows float8.
 at::Tensor Transposed(const at::Tensor& codes) {
   return codes.view(at::kByte).t().contiguous().view(codes.scalar_type());
@@ -21,7 +23,10 @@ at::Tensor Transposed(const at::Tensor& codes) {
 
 }  // namespace
 
+void SetCudaCast(CastKernel kernel) { cuda_cast = kernel; }
+
 AtenCast CastByAten(const at::Tensor& x, const at::Tensor& scale, Format format) {
+  if (x.is_cuda() && cuda_cast != nullptr) return cuda_cast(x, scale, format);
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const double most = MaxValue(format);
   const at::Tensor wide = x.to(at::kFloat);

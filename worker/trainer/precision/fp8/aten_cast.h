@@ -25,6 +25,10 @@ struct AtenCast {
 // x: fp32, bf16 or fp16, not empty; scale: fp32 [1] on x's device.
 AtenCast CastByAten(const at::Tensor& x, const at::Tensor& scale, Format format);
 
+// A device's own kernel with the same result, for tensors on a GPU from now on. At start, before other threads.
+using CastKernel = AtenCast (*)(const at::Tensor& x, const at::Tensor& scale, Format format);
+void SetCudaCast(CastKernel kernel);
+
 // op(a) op(b) / (scale_a scale_b) on codes by _scaled_mm, op the transposition where asked; operands are laid out as
 // the GPU's kernels want them (a row-major, b column-major). inverse_scale_*: fp32 [1]. `fast_accumulation` lets
 // Hopper sum in its 14-bit accumulators. Throws c10::Error where the shapes break the kernels' rules.
