@@ -20,15 +20,17 @@ constexpr std::array<std::string_view, 5> kWaits = {"aten::_local_scalar_dense",
 
 std::atomic<bool> forbidden_now{false};
 std::atomic<const char*> first_wait{nullptr};
-thread_local int fused_depth = 0;
+thread_local int depth = 0;
 
-bool IsFused(const at::RecordFunction& function) {
-  return std::string_view(function.name()).starts_with("aten::_fused_");
+// Kernels that read their scalars on the device where there is one.
+bool ReadsOnDevice(const at::RecordFunction& function) {
+  const std::string_view name = function.name();
+  return name.starts_with("aten::_fused_") || name == "aten::_scaled_mm";
 }
 
 std::unique_ptr<at::ObserverContext> OnStart(const at::RecordFunction& function) {
-  if (IsFused(function)) ++fused_depth;
-  if (!forbidden_now.load(std::memory_order_relaxed) || fused_depth > 0) return nullptr;
+  if (ReadsOnDevice(function)) ++depth;
+  if (!forbidden_now.load(std::memory_order_relaxed) || depth > 0) return nullptr;
   const auto* wait = std::find(kWaits.begin(), kWaits.end(), std::string_view(function.name()));
   const char* expected = nullptr;
   if (wait != kWaits.end()) first_wait.compare_exchange_strong(expected, wait->data());
@@ -36,7 +38,7 @@ std::unique_ptr<at::ObserverContext> OnStart(const at::RecordFunction& function)
 }
 
 void OnEnd(const at::RecordFunction& function, at::ObserverContext* /*context*/) {
-  if (IsFused(function)) --fused_depth;
+  if (ReadsOnDevice(function)) --depth;
 }
 
 }  // namespace

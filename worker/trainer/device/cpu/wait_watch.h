@@ -1,6 +1,6 @@
 // Finds operations of ATen that would make a host wait for a device, where there is none: what reads a value out of a
-// tensor, or makes a shape of values. ATen's fused optimizers are let through: their CPU kernels read values that their
-// CUDA kernels leave on the device.
+// tensor, or makes a shape of values. ATen's fused optimizers and scaled products are let
+// through: their CPU kernels read values that their CUDA kernels leave on the device.
 //
 // Thread-safety: one thread at a time; sees all threads' operations.
 #pragma once
