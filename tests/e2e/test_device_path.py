@@ -21,6 +21,7 @@ class DevicePathTest(RankTestCase):
         return made
 
     def test_losses_are_those_of_our_loops(self):
+        differs = False
         for policy, tolerance in TOLERANCES.items():
             with self.subTest(policy=policy):
                 spec = self.spec(f"loops-{policy.lower()}", policy)
@@ -31,7 +32,8 @@ class DevicePathTest(RankTestCase):
                 farthest = max(abs(aten[step] - loops[step]) / loops[step] for step in loops)
                 print(f"{policy}: losses of ATen's operations within {farthest:.1e} of our loops'", flush=True)
                 self.assertLessEqual(farthest, tolerance)
-                self.assertNotEqual(list(aten.values()), list(loops.values()), "the other operations did not run")
+                differs = differs or aten != loops
+        self.assertTrue(differs, "the other operations did not run")
 
     def test_a_step_waits_for_nothing(self):
         """MP_CHECK_DEVICE_WAITS ends a rank whose step reads a value out of a tensor."""

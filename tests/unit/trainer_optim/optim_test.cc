@@ -45,6 +45,21 @@ TEST(ScheduleTest, TheFloorHolds) {
   EXPECT_NEAR(LearningRate(cosine, 1000), 0.04, 1e-15);
 }
 
+TEST(ScheduleTest, TheFormForTensorsIsTheSame) {
+  for (const auto schedule : {TrainingConfig::LrSchedule::kLinear, TrainingConfig::LrSchedule::kCosine,
+                              TrainingConfig::LrSchedule::kConstant}) {
+    for (const int64_t warmup : {0, 20}) {
+      TrainingConfig training = Training(schedule);
+      training.warmup_steps = warmup;
+      training.min_lr_ratio = 0.1;
+      for (int64_t applied = 0; applied <= 120; ++applied) {
+        const at::Tensor rate = LearningRate(training, at::full({}, applied, at::kLong));
+        EXPECT_NEAR(rate.item<double>(), LearningRate(training, applied), 1e-15) << applied;
+      }
+    }
+  }
+}
+
 ShardView Shard(const at::Tensor& master, const at::Tensor& gradient, bool decay) {
   return {master.clone(), gradient.clone(), {{0, master.numel(), decay}}};
 }

@@ -109,7 +109,7 @@ TEST(Fp8ContextTest, ScalesAreThoseOfTheReducedAmaxAndHoldFromTheNextCast) {
     amaxes[0].fill_(4.0);  // another rank saw more
   });
   EXPECT_EQ(linear->input().scale.item<float>(), 112.0F);
-  EXPECT_EQ(linear->weight().scale.item<float>(), 1.0F);       // was not cast
+  EXPECT_EQ(linear->weight().scale.item<float>(), 1.0F);               // was not cast
   EXPECT_EQ(context.Statistics(context.TakeSnapshot())[0].amax, 2.0);  // this rank's own
   EXPECT_EQ(context.Statistics(context.TakeSnapshot())[0].scale, 1.0);
 }
