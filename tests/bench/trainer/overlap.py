@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How much of the communication a step hides behind its computation: two ranks in two network namespaces whose link is rate-limited.
 
-  tests/bench/trainer/overlap.py [--bin build/bin] [--rate 300] [--batch 12] [--steps 6] [--policy BF16] [--json FILE]     (as root)
+  tests/bench/trainer/overlap.py [--bin build/bin] [--rate 300] [--batch 32] [--steps 6] [--policy BF16] [--json FILE]     (as root)
 
   communication   bytes that a rank sends in a step (the trainer's own count) at the link's rate
   computation     the step over the same link without a limit
@@ -54,7 +54,7 @@ def limit(rate):
     for i, space in enumerate(SPACES):
         subprocess.run(["tc", "-n", space, "qdisc", "del", "dev", f"mpv{i}", "root"], stderr=subprocess.DEVNULL, check=False)
         if rate is not None:
-            run("tc", "-n", space, "qdisc", "add", "dev", f"mpv{i}", "root", "tbf", "rate", f"{rate}mbit", "burst", "256kb", "latency", "100ms")
+            run("tc", "-n", space, "qdisc", "add", "dev", f"mpv{i}", "root", "tbf", "rate", f"{rate}mbit", "burst", "256kb", "latency", "400ms")
 
 
 def train(binary, folder, arguments, sharding):
@@ -92,7 +92,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/bin")
     parser.add_argument("--rate", type=int, default=300, help="Mbit/s")
-    parser.add_argument("--batch", type=int, default=12)
+    parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--policy", default="BF16")
