@@ -21,7 +21,7 @@ StepResult Copy(const StepResult& result) {
 
 }  // namespace
 
-StepGraph::StepGraph(Device* device, std::string why_not) : device_(device) {
+StepGraph::StepGraph(Device* device, const std::string& why_not) : device_(device) {
   if (!why_not.empty()) GiveUp(why_not);
 }
 

@@ -21,7 +21,7 @@ class StepGraph {
   using Compute = std::function<StepResult(const std::vector<Batch>&)>;
 
   // `why_not` not empty: never records, and says so. `device` is not owned.
-  StepGraph(Device* device, std::string why_not);
+  StepGraph(Device* device, const std::string& why_not);
 
   // One step. `compute` must do the same for every batch of the same shapes. Where recording it fails, the reason is
   // printed, `abandon` is called, and it runs unrecorded from then on.

@@ -17,7 +17,7 @@ at::Tensor ActivationOffload::Take(size_t ticket) {
   for (int64_t ahead = 1; ahead <= horizon_ && static_cast<size_t>(ahead) <= ticket; ++ahead) {
     StartUpload(&parked_[ticket - static_cast<size_t>(ahead)]);
   }
-  const at::Tensor x = parked_[ticket].upload->Get();
+  at::Tensor x = parked_[ticket].upload->Get();
   parked_[ticket] = {};
   while (!parked_.empty() && !parked_.back().host.defined()) parked_.pop_back();
   return x;

@@ -130,7 +130,7 @@ class CudaDevice : public Device {
 }  // namespace
 
 std::unique_ptr<Device> MakeCudaDevice(int index) {
-  const int count = c10::cuda::device_count();
+  const c10::DeviceIndex count = c10::cuda::device_count();
   if (count == 0) {
     throw TrainerError(EndCause::kBadConfig,
                        "resources.node_class: this process sees no CUDA device (CUDA_VISIBLE_DEVICES, the driver)");

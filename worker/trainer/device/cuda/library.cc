@@ -34,7 +34,8 @@ const CudaLibrary& Load() {
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (handle == nullptr) {
     const char* reason = dlerror();  // NOLINT(concurrency-mt-unsafe): one thread loads
-    throw TrainerError(EndCause::kBadConfig, "the CUDA library " + path + " cannot be loaded: " + (reason != nullptr ? reason : "") +
+    throw TrainerError(EndCause::kBadConfig, "the CUDA library " + path +
+                                                 " cannot be loaded: " + (reason != nullptr ? reason : "") +
                                                  "; deploy/dependencies --cuda installs what it needs");
   }
   using Entry = const CudaLibrary* (*)();
