@@ -127,12 +127,15 @@ struct Trainer::Impl {
 
   at::TensorOptions Doubles() const { return at::TensorOptions().dtype(at::kDouble).device(device->place()); }
 
+  Batch OnDevice(const Batch& host) {
+    return {device->StartUpload(host.input_ids)->Get(), device->StartUpload(host.labels)->Get()};
+  }
+
   StepResult Step() {
     At("data");
     std::vector<Batch> batches;
     for (int64_t i = 0; i < job.training.gradient_accumulation_steps; ++i) {
-      const Batch batch = loader->Next(&wait_seconds);
-      batches.push_back({device->StartUpload(batch.input_ids)->Get(), device->StartUpload(batch.labels)->Get()});
+      batches.push_back(OnDevice(loader->Next(&wait_seconds)));
     }
     device->ForbidWaits(!job.sharding.cpu_offload);
     StepResult result = graph ? RunGraph(batches) : Compute(batches);
@@ -264,8 +267,7 @@ struct Trainer::Impl {
     if (fp8) fp8->set_training(false);
     at::Tensor totals = at::zeros({2}, Doubles());
     for (int64_t i = 0; i < eval_loader->batches(); ++i) {
-      const Batch host = eval_loader->Get(i);
-      const Batch batch = {device->StartUpload(host.input_ids)->Get(), device->StartUpload(host.labels)->Get()};
+      const Batch batch = OnDevice(eval_loader->Get(i));
       totals[0].add_(sharded.Forward(batch).to(at::kDouble));
       totals[1].add_(ValidLabels(batch));
     }
