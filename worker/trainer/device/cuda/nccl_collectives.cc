@@ -12,40 +12,12 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
-#include "worker/trainer/config/error.h"
 #include "worker/trainer/device/cuda/progress_watch.h"
+#include "worker/trainer/sharding/c10d_work.h"
 #include "worker/trainer/sharding/single_rank.h"
 
 namespace mp::trainer {
 namespace {
-
-// Runs a c10d call; whatever it throws means that the ranks can no longer work together.
-template <typename F>
-auto OrPeerLost(const char* operation, F&& call) {
-  try {
-    return call();
-  } catch (const std::exception& error) {
-    throw TrainerError(EndCause::kPeerLost, std::string("peer lost in ") + operation + ": " + error.what());
-  }
-}
-
-class NcclPending : public Collectives::Pending {
- public:
-  NcclPending(const char* operation, c10::intrusive_ptr<c10d::Work> work, std::function<void()> finish)
-      : operation_(operation), work_(std::move(work)), finish_(std::move(finish)) {}
-
-  void Wait() override {
-    if (!work_) return;
-    OrPeerLost(operation_, [&] { return work_->wait(); });
-    work_.reset();
-    if (finish_) finish_();
-  }
-
- private:
-  const char* operation_;
-  c10::intrusive_ptr<c10d::Work> work_;
-  std::function<void()> finish_;
-};
 
 // What all groups of a job share.
 struct World {
@@ -83,7 +55,7 @@ class NcclCollectives : public Collectives {
     world_->bytes.all_gather[input.scalar_type()] += Others() * static_cast<int64_t>(input.nbytes());
     auto work = OrPeerLost("all-gather", [&] { return group_->_allgather_base(output, input, {}); });
     Watch("all-gather", work);
-    return std::make_unique<NcclPending>("all-gather", std::move(work), nullptr);
+    return std::make_unique<WorkPending>("all-gather", std::move(work), std::vector<at::Tensor>{}, nullptr);
   }
 
   std::unique_ptr<Pending> ReduceScatter(at::Tensor output, at::Tensor input) override {
@@ -94,7 +66,8 @@ class NcclCollectives : public Collectives {
     Watch("reduce-scatter", work);
     std::function<void()> widen;
     if (!sum.is_same(output)) widen = [output, sum]() mutable { output.copy_(sum); };
-    return std::make_unique<NcclPending>("reduce-scatter", std::move(work), std::move(widen));
+    return std::make_unique<WorkPending>("reduce-scatter", std::move(work), std::vector<at::Tensor>{},
+                                         std::move(widen));
   }
 
   void AllReduce(at::Tensor tensor, Op op) override {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "worker/trainer/device/kernels.h"
 #include "worker/trainer/precision/fp8/aten_cast.h"
@@ -26,6 +27,27 @@ struct StateReference : torch::CustomClassHolder {
   LinearState* state;
 };
 
+// What both forms of the layer keep between forward and backward.
+void Keep(AutogradContext* ctx, LinearState* state, bool has_bias) {
+  ctx->saved_data["state"] = c10::IValue::make_capsule(c10::make_intrusive<StateReference>(state));
+  ctx->saved_data["has_bias"] = has_bias;
+}
+
+LinearState* StateOf(AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<StateReference>(ctx->saved_data["state"].toCapsule())->state;
+}
+
+at::Tensor BiasGradientIfAny(AutogradContext* ctx, const at::Tensor& dy) {
+  return ctx->saved_data["has_bias"].toBool() ? BiasGradient(dy) : at::Tensor();
+}
+
+// x's shape with another last dimension.
+std::vector<int64_t> WithLast(const at::Tensor& x, int64_t last) {
+  auto shape = x.sizes().vec();
+  shape.back() = last;
+  return shape;
+}
+
 float Value(const at::Tensor& scalar) { return *scalar.const_data_ptr<float>(); }
 
 class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
@@ -43,18 +65,14 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
     at::Tensor y = MatMul(qx.values, false, qw.values, true, alpha, x.scalar_type());
     if (bias) AddBias(&y, *bias);
     ctx->save_for_backward({qx.codes, weight});
-    ctx->saved_data["state"] = c10::IValue::make_capsule(c10::make_intrusive<StateReference>(state));
+    Keep(ctx, state, bias.has_value());
     ctx->saved_data["input_scale"] = static_cast<double>(input_scale);
     ctx->saved_data["weight_scale"] = static_cast<double>(weight_scale);
-    ctx->saved_data["has_bias"] = bias.has_value();
-    auto shape = x.sizes().vec();
-    shape.back() = weight.size(0);
-    return y.view(shape);
+    return y.view(WithLast(x, weight.size(0)));
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    LinearState* state =
-        c10::static_intrusive_pointer_cast<StateReference>(ctx->saved_data["state"].toCapsule())->state;
+    LinearState* state = StateOf(ctx);
     const auto input_scale = static_cast<float>(ctx->saved_data["input_scale"].toDouble());
     const auto weight_scale = static_cast<float>(ctx->saved_data["weight_scale"].toDouble());
     const auto saved = ctx->get_saved_variables();
@@ -72,9 +90,7 @@ class Fp8LinearFunction : public torch::autograd::Function<Fp8LinearFunction> {
     }
     const at::Tensor x_values = Decode(x_codes, state->forward_format());
     const at::Tensor dw = MatMul(dy_values, true, x_values, false, (1.0F / dy_scale) * (1.0F / input_scale), type);
-    auto shape = gradients[0].sizes().vec();
-    shape.back() = weight.size(1);
-    return {dx.view(shape), dw, ctx->saved_data["has_bias"].toBool() ? BiasGradient(dy) : at::Tensor(), at::Tensor()};
+    return {dx.view(WithLast(gradients[0], weight.size(1))), dw, BiasGradientIfAny(ctx, dy), at::Tensor()};
   }
 };
 
@@ -93,16 +109,12 @@ class ScaledLinearFunction : public torch::autograd::Function<ScaledLinearFuncti
                                 /*fast_accumulation=*/true);
     if (bias) AddBias(&y, *bias);
     ctx->save_for_backward({qx, weight, input_inverse, weight_scale});
-    ctx->saved_data["state"] = c10::IValue::make_capsule(c10::make_intrusive<StateReference>(state));
-    ctx->saved_data["has_bias"] = bias.has_value();
-    auto shape = x.sizes().vec();
-    shape.back() = weight.size(0);
-    return y.view(shape);
+    Keep(ctx, state, bias.has_value());
+    return y.view(WithLast(x, weight.size(0)));
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
-    LinearState* state =
-        c10::static_intrusive_pointer_cast<StateReference>(ctx->saved_data["state"].toCapsule())->state;
+    LinearState* state = StateOf(ctx);
     const auto saved = ctx->get_saved_variables();
     const at::Tensor& qx = saved[0];
     const at::Tensor& weight = saved[1];
@@ -117,9 +129,7 @@ class ScaledLinearFunction : public torch::autograd::Function<ScaledLinearFuncti
         ScaledMatMul(qdy, false, qw, false, dy_inverse, weight_scale.reciprocal(), type, /*fast_accumulation=*/false);
     const at::Tensor dw =
         ScaledMatMul(qdy, true, qx, false, dy_inverse, input_inverse, type, /*fast_accumulation=*/false);
-    auto shape = gradients[0].sizes().vec();
-    shape.back() = weight.size(1);
-    return {dx.view(shape), dw, ctx->saved_data["has_bias"].toBool() ? BiasGradient(dy) : at::Tensor(), at::Tensor()};
+    return {dx.view(WithLast(gradients[0], weight.size(1))), dw, BiasGradientIfAny(ctx, dy), at::Tensor()};
   }
 };
 
